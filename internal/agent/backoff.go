@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// Waiting times between connections: short at first, since most interruptions are restarts of the manager.
+// Waiting times between connections. They are short at first, because most interruptions are
+// restarts of the manager.
 const (
 	firstWait = 50 * time.Millisecond
 	maxWait   = 5 * time.Second
@@ -13,7 +14,8 @@ const (
 	stable = 10 * time.Second
 )
 
-// backoff gives waiting times: doubling, with a random half so that nodes do not come back in step.
+// backoff returns waiting times that double, with a random half so that nodes do not reconnect in
+// step.
 type backoff struct{ next time.Duration }
 
 func (b *backoff) wait() time.Duration {

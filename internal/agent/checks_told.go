@@ -13,7 +13,7 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// HealthTold answers a question about members, each by itself.
+// HealthTold answers a request for the health of members with the results of calls of of.
 func HealthTold(q *apiv1.HealthQuestion, of func(lb.EndpointKey, uint16) *apiv1.NodeHealth) *apiv1.HealthResult {
 	out := &apiv1.HealthResult{}
 	for _, asked := range q.GetMembers() {
@@ -27,15 +27,15 @@ func HealthTold(q *apiv1.HealthQuestion, of func(lb.EndpointKey, uint16) *apiv1.
 	return out
 }
 
-// CheckState is a check that a node makes of a member, and what it came to.
+// CheckState is a check that a node makes of a member, and its state.
 type CheckState struct {
 	Check lb.Check
-	// Number is its place among the checks of the endpoint.
+	// Number is its index among the checks of the endpoint.
 	Number int
 	Alive  bool
 }
 
-// ChecksTold is how the checks of a member went: their states, and what is remembered of their results.
+// ChecksTold returns the health of a member's checks from their states and past results.
 func ChecksTold(states []CheckState, past []health.Past) []*apiv1.CheckHealth {
 	var out []*apiv1.CheckHealth
 	byNumber := map[int]*apiv1.CheckHealth{}
@@ -50,7 +50,7 @@ func ChecksTold(states []CheckState, past []health.Past) []*apiv1.CheckHealth {
 	for _, p := range past {
 		c := byNumber[int(p.Check)]
 		if c == nil {
-			continue // of a check that is no more
+			continue // of a check that was removed
 		}
 		c.Results = append(c.Results, &apiv1.ProbeResult{
 			Time: timestamppb.New(p.At), Took: durationpb.New(p.Took), Good: p.Good, Void: p.Void, Words: p.Words,
@@ -66,7 +66,8 @@ func ChecksTold(states []CheckState, past []health.Past) []*apiv1.CheckHealth {
 	return out
 }
 
-// checkWords is what a check asks, in short: where there are several, their numbers tell those apart that differ in what is not said.
+// checkWords returns a short description of a check. If there are several checks, their numbers
+// distinguish those with the same description.
 func checkWords(c *lb.Check) string {
 	words := []string{c.KindText()}
 	if c.Kind == lb.CheckGRPC && c.TLS {

@@ -9,7 +9,8 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// TestChecksAreTold: each check has its own results, and the run of those that are alike; void ones end no run.
+// TestChecksAreTold: each check has its own results and the length of the latest run of equal ones.
+// Void results do not end a run.
 func TestChecksAreTold(t *testing.T) {
 	states := []CheckState{
 		{Check: lb.Check{Kind: lb.CheckTCP, Rise: 2, Fall: 3}, Number: 0, Alive: true},

@@ -17,15 +17,16 @@ const (
 	// maxPlanBytes: a snapshot of 65,536 endpoints with 32 members of 100 bytes is 210 MB.
 	maxPlanBytes = 256 << 20
 	joinTimeout  = 10 * time.Second
-	// pingAfter, more or less a quarter, and pingTimeout find a manager that is frozen or gone without a word: within 2.5 to
-	// 3.25 seconds, not by all nodes at once.
+	// pingAfter, plus or minus a quarter, and pingTimeout detect a manager that is frozen or gone
+	// without closing the connection: within 2.5 to 3.25 seconds, and not by all nodes at the same
+	// time.
 	pingAfter   = 1750 * time.Millisecond
 	pingTimeout = 1200 * time.Millisecond
-	// alonePingTimeout is for the only manager there is: nobody else is there to go to, and a connection that is given up
-	// because it is slow makes it slower.
+	// alonePingTimeout is for a single manager. There is no other one to go to, and giving up a
+	// slow connection makes that manager slower.
 	alonePingTimeout = 10 * time.Second
-	// dialTimeout and handshakeTimeout bound an attempt. A manager that all nodes come back to at once takes seconds for a
-	// handshake; what was done for one that is given up is lost.
+	// dialTimeout and handshakeTimeout bound an attempt. A manager to which all nodes reconnect
+	// needs seconds for a handshake, and the work for one that is given up is lost.
 	dialTimeout      = 3 * time.Second
 	handshakeTimeout = 20 * time.Second
 )
@@ -36,7 +37,7 @@ type client struct {
 	transport *http.Transport
 }
 
-// dialer opens TCP connections in bounded time.
+// dialer returns a dial function with a timeout.
 func dialer(o *Options) func(ctx context.Context, network, address string) (net.Conn, error) {
 	dial := o.Dial
 	if dial == nil {
@@ -53,7 +54,7 @@ func newClient(o *Options, address string, cfg *tls.Config) *client {
 	return clientBy(&http.Transport{DialContext: dialer(o), TLSClientConfig: cfg, TLSHandshakeTimeout: handshakeTimeout}, address)
 }
 
-// clientOn is a client on a connection that is there, and on no other.
+// clientOn returns a client on the existing connection conn only.
 func clientOn(conn *tls.Conn, address string, alone bool) *client {
 	c := clientBy(&http.Transport{DialTLSContext: once(conn)}, address)
 	if alone {

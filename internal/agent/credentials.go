@@ -24,42 +24,45 @@ import (
 	"github.com/shuntlb/shunt/internal/token"
 )
 
-// credentials are the node's certificate with its key, and the managers' CAs. Only unsaved changes.
+// credentials are the node's certificate with its key, and the managers' CAs. They are immutable
+// except for unsaved.
 type credentials struct {
 	cert tls.Certificate
-	// cas are those whose managers are accepted: one, or two while the CA is replaced.
+	// cas are the accepted CAs of managers: one, or two while the CA is replaced.
 	cas []*x509.Certificate
-	// issuer is the fingerprint of the one of them that signed the certificate; 0 for none of them.
+	// issuer is the fingerprint of the CA in cas that signed the certificate; 0: none of them did.
 	issuer uint64
-	// former are CAs that were replaced: a token that names one is of this cluster, and of no use.
+	// former are CAs that were replaced. A token that names one is of this cluster, and of no use.
 	former []*x509.Certificate
-	// sessions are those that began with this certificate, good at any manager: another connection needs no signatures.
+	// sessions are TLS sessions established with this certificate. They are valid at any manager,
+	// so that another connection needs no signatures.
 	sessions tls.ClientSessionCache
 	// content is that of credentialsFile; unsaved: the file has an earlier certificate.
 	content []byte
 	unsaved atomic.Bool
 }
 
-// renewAt is when two thirds of the certificate's life have passed.
+// renewAt returns when two thirds of the certificate's lifetime have passed.
 func (c *credentials) renewAt() time.Time {
 	leaf := c.cert.Leaf
 	return leaf.NotBefore.Add(leaf.NotAfter.Sub(leaf.NotBefore) * 2 / 3)
 }
 
-// ofCluster reports whether a CA, by the SHA-256 of its certificate, is one that the node accepts or accepted.
+// ofCluster reports whether a CA, given by the SHA-256 of its certificate, is or was accepted by
+// the node.
 func (c *credentials) ofCluster(ca [sha256.Size]byte) bool {
 	is := func(cert *x509.Certificate) bool { return sha256.Sum256(cert.Raw) == ca }
 	return slices.ContainsFunc(c.cas, is) || slices.ContainsFunc(c.former, is)
 }
 
-// credentialsFile holds key, certificate, CAs and former CAs as PEM blocks in this order, so that they change together. Former builds read the
-// first three.
+// credentialsFile holds key, certificate, CAs and replaced CAs as PEM blocks in this order, so that
+// they change together. Earlier builds read the first three.
 const credentialsFile = "node.pem"
 
-// formerBlock is the type of the PEM block of a former CA.
+// formerBlock is the type of the PEM block of a replaced CA.
 const formerBlock = "FORMER CERTIFICATE"
 
-// loadCredentials returns nil when there are none for this node.
+// loadCredentials returns nil if there are none.
 func loadCredentials(o *Options) (*credentials, error) {
 	content, err := os.ReadFile(filepath.Join(o.StateDir, credentialsFile))
 	if errors.Is(err, os.ErrNotExist) {
@@ -115,7 +118,7 @@ func parseCredentials(content []byte) (*credentials, error) {
 	return c, nil
 }
 
-// formerPEM writes former CAs.
+// formerPEM encodes replaced CAs.
 func formerPEM(former []*x509.Certificate) (out []byte) {
 	for _, ca := range former {
 		out = append(out, pem.EncodeToMemory(&pem.Block{Type: formerBlock, Bytes: ca.Raw})...)
@@ -123,7 +126,8 @@ func formerPEM(former []*x509.Certificate) (out []byte) {
 	return out
 }
 
-// with returns the credentials with other CAs to accept. Those that are not among them any more are former ones.
+// with returns the credentials with other accepted CAs. Those that are no longer accepted are added
+// to former.
 func (c *credentials) with(cas []*x509.Certificate) (*credentials, error) {
 	key, rest := pem.Decode(c.content)
 	cert, _ := pem.Decode(rest)
@@ -152,10 +156,11 @@ func readToken(path string) (token.Token, error) {
 	return t, nil
 }
 
-// joinTLS trusts the one CA that the token names.
+// joinTLS trusts only the CA that the token names.
 func joinTLS(t token.Token) *tls.Config { return pki.JoinTLS(t.CA) }
 
-// clientTLS is mutual TLS with the manager. The name is always pki.ServerName, whatever address is dialled.
+// clientTLS returns the configuration of mutual TLS with the manager. The name is always
+// pki.ServerName, whatever address is dialed.
 func (c *credentials) clientTLS() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13, RootCAs: pki.Pool(c.cas), ServerName: pki.ServerName, Certificates: []tls.Certificate{c.cert},
@@ -163,9 +168,9 @@ func (c *credentials) clientTLS() *tls.Config {
 	}
 }
 
-// resuming makes cfg one for a session that is kept, and tells whether there is one. What is agreed upon anew goes into the
-// keys of a resumed session beside what its first handshake agreed upon (RFC 8446 §7.1), which was hybrid with ML-KEM: a curve
-// is enough, and P-256 takes a fifth of the time.
+// resuming prepares cfg to resume the cached session and reports whether there is one. The keys of
+// a resumed session depend on the new key exchange and on that of the first handshake (RFC 8446
+// §7.1), which was hybrid with ML-KEM. So a curve is enough, and P-256 takes a fifth of the time.
 func (c *credentials) resuming(cfg *tls.Config) bool {
 	if _, kept := c.sessions.Get(cfg.ServerName); !kept {
 		return false
@@ -174,11 +179,12 @@ func (c *credentials) resuming(cfg *tls.Config) bool {
 	return true
 }
 
-// forget drops the session that is kept.
+// forget drops the cached session.
 func (c *credentials) forget(cfg *tls.Config) { c.sessions.Put(cfg.ServerName, nil) }
 
-// join gets a certificate for a token, or renews it when the token is empty and cfg carries the present one, that of had. A renewed one is good
-// without having been written. had is nil before the first join.
+// join gets a certificate for a token, or renews it if the token is empty and cfg has the current
+// one, which is in had. A renewed certificate is returned even if it could not be written. had is
+// nil before the first join.
 func join(ctx context.Context, o *Options, address string, cfg *tls.Config, tok string, had *credentials) (*credentials, error) {
 	key, err := joinKey(o.StateDir, tok != "")
 	if err != nil {
@@ -211,7 +217,7 @@ func join(ctx context.Context, o *Options, address string, cfg *tls.Config, tok 
 	err = writeFile(filepath.Join(o.StateDir, credentialsFile), c.content)
 	if tok == "" {
 		if err != nil {
-			// A full disk must not keep a node at a certificate that ends.
+			// Continue, because a full disk must not keep a node at a certificate that expires.
 			o.Log.Warn("cannot keep the renewed certificate, tries again", "error", err)
 			c.unsaved.Store(true)
 		}
@@ -229,8 +235,8 @@ func join(ctx context.Context, o *Options, address string, cfg *tls.Config, tok 
 // joinKeyFile holds the key of a node that has not joined yet.
 const joinKeyFile = "join.key"
 
-// joinKey makes the key for a certificate. One that joins with a token is kept until the node has joined: the token is good for one key, and
-// the answer to an attempt may be lost.
+// joinKey returns the key for a certificate. A key to join with a token is stored until the node
+// has joined, because the token is valid for one key, and the response to an attempt may be lost.
 func joinKey(dir string, kept bool) (crypto.Signer, error) {
 	if !kept {
 		return pki.NewKey()
@@ -241,7 +247,7 @@ func joinKey(dir string, kept bool) (crypto.Signer, error) {
 		if key, err := pki.ParseKey(content); err == nil {
 			return key, nil
 		}
-		// Nobody joined with a damaged key.
+		// A node cannot have joined with a damaged key.
 	} else if !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("read key: %w", err)
 	}

@@ -20,7 +20,7 @@ import (
 	"github.com/shuntlb/shunt/internal/token"
 )
 
-// shown is the chain that a server of the CA shows.
+// shown returns the certificate chain that a server of the CA presents.
 func shown(t *testing.T, ca *pki.CA) []*x509.Certificate {
 	t.Helper()
 	key, err := pki.NewKey()
@@ -76,8 +76,8 @@ func (m *managerTwin) Join(_ context.Context, req *connect.Request[apiv1.JoinReq
 	return connect.NewResponse(&apiv1.JoinResponse{Certificate: cert, Ca: m.ca.CertPEM()}), err
 }
 
-// TestRenewedOnAFullDisk: a renewed certificate is used without having been written, one that a token was given for is not: a node that forgot it
-// could not join again.
+// TestRenewedOnAFullDisk: a renewed certificate is used even if it cannot be written. One obtained
+// with a token is not, because a node that lost it could not join again.
 func TestRenewedOnAFullDisk(t *testing.T) {
 	m := newManagerTwin(t)
 	cert, key, err := m.ca.Client("mux1", "mux", time.Hour, time.Now())

@@ -11,10 +11,12 @@ import (
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 )
 
-// planFile is the last good plan that is surely on disk: a PlanUpdate that is a snapshot. recentFiles may have a newer one.
+// planFile is the last good plan that is durable: a PlanUpdate that is a snapshot. recentFiles may
+// have a newer one.
 const planFile = "plan.pb"
 
-// writeFile replaces the file atomically and durably, mode 0600, and makes its directory where that is missing.
+// writeFile replaces the file atomically and durably, with mode 0600. It creates the directory if
+// that is missing.
 func writeFile(path string, content []byte) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
@@ -42,8 +44,9 @@ func writeFile(path string, content []byte) error {
 	return nil
 }
 
-// loadPlan returns the newest plan that was kept; nil if there is none. Without planFile there is none, and recentFiles are removed: an operator who removes
-// planFile has the node start without a plan, and a recent plan of a former cluster may seem newer than all that come.
+// loadPlan returns the newest stored plan; nil: there is none. Without planFile there is none, and
+// recentFiles are removed, because an operator removes planFile to start the node without a plan,
+// and a recent plan of a previous cluster may seem newer than all plans to come.
 func loadPlan(dir string) (*apiv1.PlanUpdate, error) {
 	content, err := os.ReadFile(filepath.Join(dir, planFile))
 	if errors.Is(err, os.ErrNotExist) {
@@ -63,7 +66,7 @@ func loadPlan(dir string) (*apiv1.PlanUpdate, error) {
 	return up, nil
 }
 
-// savePlan keeps the plan for the next start, also after a loss of power.
+// savePlan stores the plan durably for the next start.
 func savePlan(dir string, up *apiv1.PlanUpdate) error {
 	content, err := proto.Marshal(up)
 	if err != nil {

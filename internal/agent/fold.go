@@ -16,14 +16,14 @@ type folded struct {
 	plan            plan.Plan // made of items
 }
 
-// staleEpoch refuses an update of a leadership term that is over.
+// staleEpoch refuses an update of a previous leadership term.
 type staleEpoch struct{ got, obeyed int64 }
 
 func (e staleEpoch) Error() string {
 	return fmt.Sprintf("plan of epoch %d: must be at least %d, which this node obeys", e.got, e.obeyed)
 }
 
-// staleRevision refuses an update that is older than what the node has: it comes from a manager that is behind others.
+// staleRevision refuses an update that is older than the node's plan: the manager is behind others.
 type staleRevision struct{ got, obeyed int64 }
 
 func (e staleRevision) Error() string {
@@ -31,8 +31,8 @@ func (e staleRevision) Error() string {
 		"if it was put back to an older copy, restore a backup instead (shunt restore), which begins a later epoch", e.got, e.obeyed)
 }
 
-// rewoundState refuses an update of a state that was put back to an older copy within the epoch: it is another history than the node's, whatever its
-// revision is.
+// rewoundState refuses an update of a state that was reset to an older copy within the epoch. It
+// has another history than the node's plan, whatever its revision.
 type rewoundState struct{ got, obeyed, epoch int64 }
 
 func (e rewoundState) Error() string {
@@ -40,7 +40,7 @@ func (e rewoundState) Error() string {
 		"restart the leading manager, which begins a later epoch, to have nodes apply its state as it is now, or restore a backup (shunt restore)", e.got, e.obeyed, e.epoch)
 }
 
-// refuses tells why an update is older than what the node has; nil when it is not.
+// refuses returns why an update is older than the node's plan; nil: it is not.
 func (f *folded) refuses(up *apiv1.PlanUpdate) error {
 	switch {
 	case up.GetEpoch() < f.epoch:
@@ -53,12 +53,14 @@ func (f *folded) refuses(up *apiv1.PlanUpdate) error {
 	return nil
 }
 
-// isStale tells whether an update was refused because the manager knows less than the node.
+// isStale reports whether an update was refused because the manager's state is older than the
+// node's plan.
 func isStale(err error) bool {
 	return errors.As(err, new(staleEpoch)) || errors.As(err, new(staleRevision)) || errors.As(err, new(rewoundState))
 }
 
-// with returns the plan after the update; f stays as it is. changed is false when only the revision moved.
+// with returns the plan after the update; f is not modified. changed is false if only the revision
+// changed.
 func (f *folded) with(up *apiv1.PlanUpdate) (next *folded, changed bool, err error) {
 	if err := f.refuses(up); err != nil {
 		return nil, false, err
@@ -86,7 +88,7 @@ func (f *folded) with(up *apiv1.PlanUpdate) (next *folded, changed bool, err err
 	return next, changed, nil
 }
 
-// snapshot is the plan as one update.
+// snapshot returns the plan as one update.
 func (f *folded) snapshot() *apiv1.PlanUpdate {
 	return &apiv1.PlanUpdate{Revision: f.revision, Epoch: f.epoch, Snapshot: true, Upsert: f.items.sorted()}
 }

@@ -47,8 +47,8 @@ func randomItem(rt *rapid.T) *apiv1.PlanItem {
 	return convert.EndpointItem(&plan.Endpoint{Key: key, Members: []plan.Member{{ID: value, DIP: other, Outer: other}}})
 }
 
-// TestFoldingEqualsReadingAll folds random updates; the oracle reads all items afresh after each. One without a list that
-// a service takes is refused and changes nothing.
+// TestFoldingEqualsReadingAll folds random updates; the oracle parses all items again after each.
+// An update without a list that a service uses is refused and changes nothing.
 func TestFoldingEqualsReadingAll(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		f, all := &folded{}, map[string]*apiv1.PlanItem{}
@@ -105,7 +105,7 @@ func TestFoldingEqualsReadingAll(t *testing.T) {
 	})
 }
 
-// missing tells whether a service takes a list that is not among the items.
+// missing reports whether a service uses a list that is not among the items.
 func missing(items map[string]*apiv1.PlanItem) bool {
 	for _, item := range items {
 		if of := item.GetService().GetSourcesOf(); of != "" && items["sources/"+of] == nil {
@@ -136,7 +136,8 @@ func TestItemsMustHaveTheirOwnKey(t *testing.T) {
 	}
 }
 
-// TestOlderPlansAreRefused: what a node obeys is never followed by an older epoch, nor by an older revision of the same.
+// TestOlderPlansAreRefused: after a plan was folded, an older epoch is refused, and so is an older
+// revision of the same epoch.
 func TestOlderPlansAreRefused(t *testing.T) {
 	f := &folded{revision: 7, epoch: 3}
 	for _, c := range []struct {

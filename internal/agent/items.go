@@ -7,17 +7,18 @@ import (
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 )
 
-// items are a plan's items by key. They are never changed: with makes others, at the cost of what changed, though 20,000 of them
-// are in both.
+// items are a plan's items by key. They are immutable: with returns others, at a cost that depends
+// on the size of the change, though 20,000 items are in both.
 type items struct {
-	// most are those of some time ago, late what was put over them since; nil: gone.
+	// most is the base, late the changes since; nil: removed.
 	most, late map[string]*apiv1.PlanItem
 }
 
-// lateItems is how many late items there may be: they are copied at each change, and all items once they are more.
+// lateItems is the maximum number of late items. They are copied at each change, and all items are
+// copied once there are more.
 const lateItems = 256
 
-// get is the item of a key, nil when there is none.
+// get returns the item of a key; nil: there is none.
 func (s items) get(key string) *apiv1.PlanItem {
 	if item, is := s.late[key]; is {
 		return item
@@ -25,7 +26,7 @@ func (s items) get(key string) *apiv1.PlanItem {
 	return s.most[key]
 }
 
-// with are the items after a change.
+// with returns the items after a change.
 func (s items) with(upsert []*apiv1.PlanItem, gone []string) items {
 	late := make(map[string]*apiv1.PlanItem, len(s.late)+len(upsert)+len(gone))
 	maps.Copy(late, s.late)
@@ -42,7 +43,7 @@ func (s items) with(upsert []*apiv1.PlanItem, gone []string) items {
 	return next
 }
 
-// all is a map of its own.
+// all returns a new map of all items.
 func (s items) all() map[string]*apiv1.PlanItem {
 	out := make(map[string]*apiv1.PlanItem, len(s.most)+len(s.late))
 	maps.Copy(out, s.most)
@@ -56,7 +57,7 @@ func (s items) all() map[string]*apiv1.PlanItem {
 	return out
 }
 
-// sorted are the items ordered by key.
+// sorted returns the items ordered by key.
 func (s items) sorted() []*apiv1.PlanItem {
 	all := s.all()
 	out := make([]*apiv1.PlanItem, 0, len(all))

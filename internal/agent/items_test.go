@@ -11,7 +11,8 @@ import (
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 )
 
-// TestItemsAgainstAMap: however items change, they are those of a map that changes the same way, and those of before stay.
+// TestItemsAgainstAMap: after any changes the items equal a map with the same changes, and previous
+// items are unchanged.
 func TestItemsAgainstAMap(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var is items

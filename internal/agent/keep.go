@@ -13,32 +13,37 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// keepPace is the least time between two writes of plans of one epoch. It is short, because tables outlive an agent that is
-// killed: the next agent applies the plan on disk until a manager sends a newer one. With 200 ms TestHostUpgradeLosesNoPacket lost
-// packets.
+// keepPace is the least time between two writes of plans of one epoch. It is short, because tables
+// outlive a killed agent: the next agent applies the plan on disk until a manager sends a newer
+// one. With 200 ms TestHostUpgradeLosesNoPacket lost packets.
 const keepPace = 20 * time.Millisecond
 
-// keepShare bounds the part of the time that goes into writing plans that are not synced: a plan of 60,000 VIPs takes longer than keepPace.
+// keepShare bounds the time spent on writing plans without sync to 1/keepShare, because a plan of
+// 60,000 VIPs takes longer than keepPace.
 const keepShare = 10
 
-// paceAfter returns the time from a write that took so long to the next one.
+// paceAfter returns the time until the next write after one of this duration.
 func paceAfter(took time.Duration) time.Duration { return max(keepPace, (keepShare-1)*took) }
 
-// syncPace is the least time between two writes of plans of one epoch that wait for the disk, which a store may share. After a loss
-// of power the next agent may have a plan that is older by it, but with the present tunnel sources and keys. Tables do not outlive that.
+// syncPace is the least time between two synced writes of plans of one epoch, because they wait for
+// the disk, which a manager's store may share. After a loss of power the next agent may have a plan
+// that is older by this, but with the current tunnel sources and keys. Tables do not outlive a loss
+// of power.
 const syncPace = time.Second
 
-// keepRetry is the time between two attempts to write what could not be written, and between two looks at what was.
+// keepRetry is the time between two attempts to write, and between two checks of the written files.
 const keepRetry = time.Second
 
-// keepAll writes the newest applied plan to disk, off the way of the next one: that of a new epoch at once and synced, so that no
-// older one is obeyed after a restart, as well as one with other tunnel sources or keys; others every keepPace or, if they are large, at a keepShare of the time, and every syncPace synced. At the end it writes a last time. It restores
-// what others removed from the state directory.
+// keepAll writes the newest applied plan to disk without delaying the next one. It writes and syncs
+// a plan of a new epoch immediately, so that no older one is applied after a restart, and likewise
+// a plan with other tunnel sources or keys. It writes other plans every keepPace or, if they are
+// large, for a keepShare of the time, and syncs them every syncPace. It writes a last time when ctx
+// ends. It restores files that others removed from the state directory.
 func (l *loop) keepAll(ctx context.Context) {
-	var pause, settle <-chan time.Time // nil: the next plan is written, or synced, when it comes
+	var pause, settle <-chan time.Time // nil: the next plan is written, or synced, immediately
 	look := l.o.Clock.After(keepRetry)
 	recent := recentPlans{dir: l.o.StateDir}
-	// Faults are logged once: a disk may be full for days.
+	// Log each fault once, because a disk may be full for days.
 	var keeping, restoring fault
 	for last := false; !last; {
 		select {
@@ -73,7 +78,7 @@ func (l *loop) keepAll(ctx context.Context) {
 		}
 		took := l.o.Clock.Now().Sub(began)
 		if sync {
-			took = 0 // most of it is the disk's time, and syncPace bounds it
+			took = 0 // mostly the disk's time, which syncPace bounds
 		}
 		pause, l.kept = l.o.Clock.After(paceAfter(took)), f
 		if sync {
@@ -82,8 +87,9 @@ func (l *loop) keepAll(ctx context.Context) {
 	}
 }
 
-// otherKeys reports whether tunnel sources or keys of what is in both plans are not the same. The steps of such a change wait until all nodes
-// applied the one before, so that packets are lost if a node falls back behind it.
+// otherKeys reports whether tunnel sources, or keys of objects that are in both plans, differ. Each
+// step of such a change waits until all nodes applied the previous one, so that a node that returns
+// to an earlier step loses packets.
 func otherKeys(before, after *plan.Plan) bool {
 	if !slices.Equal(before.TunnelSources, after.TunnelSources) || !slices.Equal(before.Switches, after.Switches) || !slices.Equal(before.RingKeys, after.RingKeys) {
 		return true
@@ -109,17 +115,18 @@ func otherKeys(before, after *plan.Plan) bool {
 	return false
 }
 
-// newerThan reports whether a plan is of a later epoch than another one, or of a later revision of the same.
+// newerThan reports whether a plan has a later epoch than another one, or a later revision in the
+// same epoch.
 func (f *folded) newerThan(o *folded) bool {
 	return f.epoch > o.epoch || f.epoch == o.epoch && f.revision > o.revision
 }
 
-// write writes a plan to disk, and waits until it is there if sync is set.
+// write writes a plan to disk; sync: it waits until the plan is durable.
 func (l *loop) write(f *folded, sync bool, recent *recentPlans) error {
 	if !sync {
 		return recent.save(f.snapshot())
 	}
-	if l.kept.newerThan(f) { // f is of another cluster: the recent plans would seem newer
+	if l.kept.newerThan(f) { // f is of another cluster, and the recent plans would seem newer
 		if err := removeRecent(l.o.StateDir); err != nil {
 			return err
 		}
@@ -127,8 +134,9 @@ func (l *loop) write(f *folded, sync bool, recent *recentPlans) error {
 	return savePlan(l.o.StateDir, f.snapshot())
 }
 
-// restoreState writes the certificate and the plan again if they are not in the state directory any more: without them the next agent of this
-// node could do nothing, as its token is used. A renewed certificate that could not be written is tried again.
+// restoreState writes the certificate and the plan again if they were removed from the state
+// directory. Without them the next agent of this node could do nothing, because its token is used.
+// It also retries a renewed certificate that could not be written.
 func (l *loop) restoreState() error {
 	l.mu.Lock()
 	creds := l.creds
@@ -152,16 +160,16 @@ func (l *loop) restoreState() error {
 	return errors.Join(errs...)
 }
 
-// isMissing reports whether there is no file at path, nor a directory on the way to it.
+// isMissing reports whether there is no file at path, or no directory on the way to it.
 func isMissing(path string) bool {
 	_, err := os.Lstat(path)
 	return errors.Is(err, os.ErrNotExist)
 }
 
-// fault is the last error of something that is done again and again, in words; empty when it went well.
+// fault is the text of the last error of a repeated operation; empty: it succeeded.
 type fault string
 
-// log logs an error unless it is that of the time before.
+// log logs an error unless it equals the previous one.
 func (f *fault) log(log *slog.Logger, message string, err error) {
 	now := fault("")
 	if err != nil {

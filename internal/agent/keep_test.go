@@ -20,8 +20,9 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// TestPlansAreKeptAtAPace: the first plan is on disk when it is obeyed, those that follow are keepPace later, that of a new epoch
-// at once, and the last one when the agent ends. Each is synced syncPace later.
+// TestPlansAreKeptAtAPace: the first plan is written when it is applied, the next ones after
+// keepPace, one of a new epoch immediately, and the last one when the agent ends. Each is synced
+// syncPace later.
 func TestPlansAreKeptAtAPace(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -101,7 +102,7 @@ func TestPlansAreKeptAtAPace(t *testing.T) {
 	})
 }
 
-// syncedPlan returns the plan that a loss of power leaves.
+// syncedPlan returns the plan that survives a loss of power.
 func syncedPlan(t *testing.T, dir string) *apiv1.PlanUpdate {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join(dir, planFile))
@@ -115,8 +116,8 @@ func syncedPlan(t *testing.T, dir string) *apiv1.PlanUpdate {
 	return up
 }
 
-// TestPlanOfAnotherCluster: the first plan of another cluster, whose epoch may be an earlier one or the same, takes the place of recent plans too, whether the
-// agent goes on or starts without a plan.
+// TestPlanOfAnotherCluster: the first plan of another cluster, whose epoch may be earlier or equal,
+// replaces recent plans, too, whether the agent continues or starts without a plan.
 func TestPlanOfAnotherCluster(t *testing.T) {
 	old := &folded{revision: 90, epoch: 40}
 	for _, fresh := range []*folded{{revision: 3, epoch: 1}, {revision: 30, epoch: 40}} {
@@ -149,7 +150,8 @@ func TestPlanOfAnotherCluster(t *testing.T) {
 	}
 }
 
-// TestPlanThatMayNotBeSyncedIsSynced: an agent that starts with a plan on disk syncs it, or the newer one that it applied meanwhile.
+// TestPlanThatMayNotBeSyncedIsSynced: an agent that starts with a plan on disk syncs it, or the
+// newer one that it has applied since.
 func TestPlanThatMayNotBeSyncedIsSynced(t *testing.T) {
 	for _, applied := range []int64{5, 6} {
 		dir := t.TempDir()
@@ -179,7 +181,8 @@ func (l *lines) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestPlanIsKeptWhenThereIsRoomAgain: one that could not be written is, without another one. The log has one line for it, however long it takes.
+// TestPlanIsKeptWhenThereIsRoomAgain: a plan that could not be written is written later, without
+// another plan. The log has one line for it, however long that takes.
 func TestPlanIsKeptWhenThereIsRoomAgain(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "state")
 	if err := os.WriteFile(dir, nil, 0o600); err != nil { // in the way of the directory
@@ -212,7 +215,8 @@ func TestPlanIsKeptWhenThereIsRoomAgain(t *testing.T) {
 	})
 }
 
-// TestRemovedStateIsRestored: an agent whose state directory, or a file in it, was removed leaves the next one its certificate and its plan.
+// TestRemovedStateIsRestored: an agent whose state directory, or a file in it, was removed restores
+// certificate and plan for the next one.
 func TestRemovedStateIsRestored(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "state")
 	_, _, creds := testPKI(t)
@@ -244,7 +248,7 @@ func TestRemovedStateIsRestored(t *testing.T) {
 				t.Errorf("%s was removed: the next agent has the certificate %v, %v", name, next, err)
 			}
 		}
-		// One that another program put there is not this agent's to replace.
+		// The agent does not replace a certificate that another program wrote.
 		other := append([]byte("# restored by hand\n"), creds.content...)
 		if err := writeFile(filepath.Join(dir, credentialsFile), other); err != nil {
 			t.Fatal(err)
@@ -254,7 +258,7 @@ func TestRemovedStateIsRestored(t *testing.T) {
 		if content, err := os.ReadFile(filepath.Join(dir, credentialsFile)); err != nil || !bytes.Equal(content, other) {
 			t.Errorf("the file of another program was replaced: %v", err)
 		}
-		// A renewed certificate that could not be written is, once there is room.
+		// A renewed certificate that could not be written is written once there is room.
 		creds.unsaved.Store(true)
 		time.Sleep(keepRetry)
 		synctest.Wait()
@@ -264,7 +268,8 @@ func TestRemovedStateIsRestored(t *testing.T) {
 	})
 }
 
-// TestLargePlansAreKeptLessOften: writing plans takes at most a tenth of the time, whatever their size.
+// TestLargePlansAreKeptLessOften: writing plans takes at most a tenth of the time, whatever their
+// size.
 func TestLargePlansAreKeptLessOften(t *testing.T) {
 	for took, want := range map[time.Duration]time.Duration{
 		0: keepPace, keepPace / 10: keepPace, keepPace: 9 * keepPace, 200 * time.Millisecond: 1800 * time.Millisecond,

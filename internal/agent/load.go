@@ -8,17 +8,17 @@ import (
 	"github.com/shuntlb/shunt/internal/load"
 )
 
-// Loads is what a host knows of the load of its members.
+// Loads provides a host's load reports of its members.
 type Loads interface {
-	// Begin says that another stream began: whoever listens knows nothing.
+	// Begin starts another stream, whose receiver has no loads yet.
 	Begin()
-	// Changed is poked when there is something to take.
+	// Changed is notified when Take has something to return.
 	Changed() <-chan struct{}
-	// Take returns what is to be told now.
+	// Take returns the loads to report now.
 	Take() []load.Member
 }
 
-// load is a report of what is to be told of loads; nil for nothing.
+// load returns a report of loads; nil: there are none to report.
 func (l *loop) load() *apiv1.NodeReport {
 	report := convert.ToLoadReport(l.o.Loads.Take())
 	if report == nil {
@@ -29,7 +29,7 @@ func (l *loop) load() *apiv1.NodeReport {
 	return r
 }
 
-// heardLoad passes on what hosts say of the load of their members.
+// heardLoad passes on the loads that hosts report for their members.
 func (l *loop) heardLoad(in *apiv1.LoadReport) error {
 	if l.o.HeardLoads == nil {
 		return nil

@@ -15,7 +15,7 @@ import (
 	"github.com/shuntlb/shunt/internal/notify"
 )
 
-// loadsTwin are loads that a test decides.
+// loadsTwin provides loads that a test sets.
 type loadsTwin struct {
 	changed chan struct{}
 
@@ -53,8 +53,8 @@ func memberLoad(id uint16, connections uint32) load.Member {
 	return load.Member{Key: load.Key{Endpoint: key, Member: id}, Load: load.Load{Connections: connections, Has: load.HasConnections}}
 }
 
-// TestLoadsAreToldAtOnce: what a node knows of loads goes up by itself, without a status, while time stands still; a stream begins with all of it; and
-// where there is nothing no report is sent.
+// TestLoadsAreToldAtOnce: loads are reported without a status and without delay. A stream begins
+// with all loads. No report is sent if there are none.
 func TestLoadsAreToldAtOnce(t *testing.T) {
 	m := newManagerTwin(t)
 	loads := &loadsTwin{changed: make(chan struct{}, 1)}
@@ -76,14 +76,15 @@ func TestLoadsAreToldAtOnce(t *testing.T) {
 	}
 }
 
-// TestLoadsAreHeard: a mux hears what hosts say of loads, also from a manager whose plan it refuses, and says in its hello that it does.
+// TestLoadsAreHeard: a mux receives the loads that hosts report, also from a manager whose plan it
+// refuses, and its hello contains that it takes loads.
 func TestLoadsAreHeard(t *testing.T) {
 	m := newManagerTwin(t)
 	heard := make(chan []load.Member, 8)
 	m.run(Options{Clock: clock.NewFake(time.Now()), StatusInterval: time.Hour, HeardLoads: func(l []load.Member) { heard <- l }}, obedient{})
 	s := m.accept()
 	s.ups <- nodeUpdate(7, 2, true)
-	s.ups <- nodeUpdate(8, 1, false) // of an epoch that is over
+	s.ups <- nodeUpdate(8, 1, false) // of a previous epoch
 	want := []load.Member{memberLoad(1, 5), memberLoad(2, 6)}
 	s.ups <- &apiv1.PlanUpdate{Load: convert.ToLoadReport(want)}
 	if got := <-heard; !slices.Equal(got, want) {

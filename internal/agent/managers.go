@@ -17,16 +17,16 @@ import (
 const (
 	// atOnce spreads the first attempts of nodes that lost the same manager.
 	atOnce = 100 * time.Millisecond
-	// roundWait bounds the wait after the first round over all managers failed: a restart takes a second or two. It
-	// doubles with every round up to maxWait.
+	// roundWait bounds the wait after the first round over all managers failed, because a restart
+	// takes a second or two. It doubles with every round up to maxWait.
 	roundWait = 250 * time.Millisecond
 )
 
-// RetryAfterHeader is the metadata of a ResourceExhausted error that says how long the manager wants to be left alone: a
-// duration like "1.5s".
+// RetryAfterHeader is the metadata of a ResourceExhausted error with the time for which the node
+// must not retry at this manager: a duration like "1.5s".
 const RetryAfterHeader = "shunt-retry-after"
 
-// ParseManagers reads addresses of managers, "host:port" separated by commas.
+// ParseManagers parses addresses of managers, "host:port" separated by commas.
 func ParseManagers(s string) ([]string, error) {
 	var out []string
 	for _, a := range strings.Split(s, ",") {
@@ -42,21 +42,22 @@ func ParseManagers(s string) ([]string, error) {
 	return out, nil
 }
 
-// managers choose which manager a node goes to next, and when.
+// managers selects the manager that a node connects to next, and when.
 type managers struct {
 	name string
-	// given are the addresses by the flag.
+	// given are the addresses from the flag.
 	given []string
 	// present is the address in use; empty before the first.
 	present string
 	// failed counts the attempts since a connection was stable.
 	failed int
-	// barred are managers that asked to be left alone until a time.
+	// barred are overloaded managers, and until when not to retry them.
 	barred map[string]time.Time
 }
 
-// list are the addresses in the order of a round: those that the plan names, and as a last resort those by the flag. A
-// node begins at a place of its own, so that many nodes spread.
+// list returns the addresses in the order of a round: those in the plan, then those from the flag.
+// Each node starts at a different index, derived from its name, so that nodes spread over the
+// managers.
 func (m *managers) list(learnt []string) []string {
 	first := learnt
 	if len(first) == 0 {
@@ -74,13 +75,13 @@ func (m *managers) list(learnt []string) []string {
 	return out
 }
 
-// next chooses the manager after the present one, without those that are barred, and how long to wait before. roll is a
-// random number in [0, 1).
+// next selects the manager after the current one, skips barred ones, and returns how long to wait
+// before. roll is a random number in [0, 1).
 func (m *managers) next(learnt []string, now time.Time, roll float64) time.Duration {
 	all := m.list(learnt)
 	from := slices.Index(all, m.present) + 1
 	if m.failed == 0 && !slices.Contains(learnt, m.present) && len(learnt) > 0 {
-		from = 0 // one by the flag, or one of a set that is replaced
+		from = 0 // one from the flag, or one of a set that was replaced
 	}
 	var earliest time.Time
 	for i := range all {
@@ -97,7 +98,8 @@ func (m *managers) next(learnt []string, now time.Time, roll float64) time.Durat
 	return max(earliest.Sub(now), m.pause(len(all), roll))
 }
 
-// pause is short until all managers were tried; from then on it is full jitter of a bound that doubles.
+// pause is short until all managers were tried. After that it is full jitter with a bound that
+// doubles.
 func (m *managers) pause(count int, roll float64) time.Duration {
 	bound := atOnce
 	if round := m.failed / count; round > 0 {
@@ -106,8 +108,8 @@ func (m *managers) pause(count int, roll float64) time.Duration {
 	return time.Duration(roll * float64(bound))
 }
 
-// ended takes in how an attempt ended: how long its connection lived, and why it did not live longer. roll is a random
-// number in [0, 1).
+// ended records how an attempt ended: how long its connection lived, and its error. roll is a
+// random number in [0, 1).
 func (m *managers) ended(lived time.Duration, err error, now time.Time, roll float64) {
 	if lived > stable {
 		m.failed = 0
@@ -122,7 +124,7 @@ func (m *managers) ended(lived time.Duration, err error, now time.Time, roll flo
 	}
 }
 
-// retryAfter is how long an overloaded manager wants to be left alone; 0 for other errors.
+// retryAfter returns for how long not to retry at an overloaded manager; 0 for other errors.
 func retryAfter(err error) time.Duration {
 	var ce *connect.Error
 	if !errors.As(err, &ce) || ce.Code() != connect.CodeResourceExhausted {
@@ -135,5 +137,5 @@ func retryAfter(err error) time.Duration {
 	return min(d, time.Minute)
 }
 
-// jitter is d, more or less a quarter.
+// jitter returns d plus or minus a quarter.
 func jitter(d time.Duration) time.Duration { return d*3/4 + rand.N(d/2) }

@@ -22,7 +22,8 @@ func TestParseManagers(t *testing.T) {
 	}
 }
 
-// round is what a node tries when every attempt fails at once, with the bounds of its waits.
+// round returns the managers that a node tries when every attempt fails immediately, and the bounds
+// of its waits.
 func round(m *managers, learnt []string, attempts int) (tried []string, bounds []time.Duration) {
 	now := time.Unix(0, 0)
 	for range attempts {
@@ -59,7 +60,7 @@ func TestLearntManagersComeFirst(t *testing.T) {
 	if got := slices.Sorted(slices.Values(tried[:3])); !slices.Equal(got, []string{"a:1", "b:1", "c:1"}) || tried[3] != "old:1" {
 		t.Errorf("tried %v", tried)
 	}
-	// The set is replaced while the node is on one that is in it no more.
+	// The set is replaced while the node uses a manager that is no longer in it.
 	m.present, m.failed = "old:1", 0
 	if tried, _ := round(m, []string{"x:1"}, 1); tried[0] != "x:1" {
 		t.Errorf("tried %v", tried)

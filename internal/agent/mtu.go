@@ -6,14 +6,14 @@ import (
 	"strings"
 )
 
-// Link is a device that packets of the underlay leave by.
+// Link is a device that underlay packets leave by.
 type Link struct {
 	Name string
-	// MTU in bytes, IP header included.
+	// MTU in bytes, including the IP header.
 	MTU int
 }
 
-// LinksOf returns those of the named interfaces that are there.
+// LinksOf returns those of the named interfaces that exist.
 func LinksOf(names ...string) (out []Link) {
 	for _, name := range names {
 		if i, err := net.InterfaceByName(name); err == nil {
@@ -23,8 +23,9 @@ func LinksOf(names ...string) (out []Link) {
 	return out
 }
 
-// MTUFault returns which links are smaller than the MTU of the node's Network, as NodeStatus.mtu_fault has it: "mtu 9000: eth0 has 1500". It is empty when
-// none is. Packets of that size, to which hosts let clients segment, do not get through such a link.
+// MTUFault returns which links are smaller than the MTU of the node's Network, in the form of
+// NodeStatus.mtu_fault: "mtu 9000: eth0 has 1500". It is empty if none is. Packets of that size,
+// which the MSS set by hosts permits to clients, do not pass such a link.
 func MTUFault(planned uint32, links []Link) string {
 	var small []string
 	for _, l := range links {

@@ -9,8 +9,8 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// patch is the plan after a change: what the change does not touch is not read again. It equals the plan made of all
-// items. p is not modified.
+// patch returns the plan after a change. Parts that the change does not touch are not parsed again.
+// It equals the plan made of all items. p is not modified.
 func patch(p plan.Plan, up *apiv1.PlanUpdate) (plan.Plan, error) {
 	fresh, err := convert.FromItems(up.GetUpsert())
 	if err != nil {
@@ -67,8 +67,9 @@ func patch(p plan.Plan, up *apiv1.PlanUpdate) (plan.Plan, error) {
 	return p, nil
 }
 
-// replace is an ordered list with fresh entries in the place of those that compare equal to one of gone, which all fresh ones
-// do. It is the list itself when nothing is gone, else a new one, nil when empty. Of the entries between nothing but a copy is made.
+// replace returns a sorted list in which fresh entries replace those that compare equal to one of
+// gone, which all fresh ones do. It returns old itself if gone is empty, else a new list, nil when
+// empty. Entries between those are copied only.
 func replace[T any](old, fresh, gone []T, compare func(a, b T) int) []T {
 	if len(gone) == 0 {
 		return old
@@ -91,7 +92,8 @@ func replace[T any](old, fresh, gone []T, compare func(a, b T) int) []T {
 	return out
 }
 
-// merge joins two ordered lists into a new one, without those of old that are gone. It is nil when empty.
+// merge joins two sorted lists into a new one, without those of old that are gone. It returns nil
+// when empty.
 func merge[T any](old, fresh []T, gone func(T) bool, compare func(a, b T) int) []T {
 	var out []T
 	if n := len(old) + len(fresh); n > 0 {

@@ -9,7 +9,7 @@ import (
 	"github.com/shuntlb/shunt/internal/pki"
 )
 
-// testPKI makes a CA, the certificate of a manager, and the credentials of node mux1.
+// testPKI returns a CA, the certificate of a manager, and the credentials of node mux1.
 func testPKI(t *testing.T) (*pki.CA, *tls.Certificate, *credentials) {
 	t.Helper()
 	ca, err := pki.NewCA("test", time.Now())

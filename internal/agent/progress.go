@@ -6,10 +6,11 @@ import (
 	"time"
 )
 
-// StaleAfter is the age from which on a plan counts as stale: managers restart within seconds.
+// StaleAfter is the age from which on a plan counts as stale, because managers restart within
+// seconds.
 const StaleAfter = 30 * time.Second
 
-// Progress tells from outside how a running agent stands to its manager: Options.Progress.
+// Progress exposes the state of a running agent relative to its manager: Options.Progress.
 type Progress struct {
 	mu   sync.Mutex
 	read func() State
@@ -17,18 +18,18 @@ type Progress struct {
 
 // State is an agent's progress at one moment.
 type State struct {
-	// Applied is the revision that the data plane obeys, Wanted that of the newest plan received.
+	// Applied is the revision that the data plane has, Wanted that of the newest plan received.
 	Applied, Wanted int64
 	Epoch           int64
-	// Connected: the stream to the manager is up and has brought something.
+	// Connected: the stream to the manager is up and received something.
 	Connected bool
 	// Age is the time since the plan was last known to be the newest; 0 while it is.
 	Age time.Duration
-	// Fault is why the newest plan is not applied, or why no manager takes the node.
+	// Fault is why the newest plan is not applied, or why no manager accepts the node.
 	Fault string
 }
 
-// State reads the progress; before Run it is zero. A nil Progress has none.
+// State returns the progress; zero before Run, and for a nil Progress.
 func (p *Progress) State() State {
 	if p == nil {
 		return State{}
@@ -42,7 +43,7 @@ func (p *Progress) State() State {
 	return read()
 }
 
-// follow makes the progress that of a loop.
+// follow attaches the progress to a loop.
 func (p *Progress) follow(l *loop) {
 	if p == nil {
 		return
@@ -62,14 +63,15 @@ func (l *loop) state() State {
 	}
 }
 
-// noteCurrentLocked keeps the last time at which the plan was the newest. It is called before that may end.
+// noteCurrentLocked updates the last time at which the plan was the newest. It is called before
+// that may end.
 func (l *loop) noteCurrentLocked() {
 	if l.connected && l.fault == "" && l.applied == l.wanted || l.current.IsZero() {
 		l.current = l.o.Clock.Now()
 	}
 }
 
-// setConnected notes that the stream came up or ended.
+// setConnected records that the stream came up or ended.
 func (l *loop) setConnected(up bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -8,21 +8,22 @@ import (
 )
 
 const (
-	// questionQueue bounds the questions that wait for an answer. Managers bound those of one tenant (questionsPerTenant), so that several
-	// tenants fit.
+	// questionQueue bounds the requests that wait for a response. Managers bound those of one
+	// tenant (questionsPerTenant), so that several tenants fit.
 	questionQueue = 64
 	// questionTimeout is how long a manager waits that does not send its own limit.
 	questionTimeout = 10 * time.Second
 )
 
-// question is an update with questions, and when it was received.
+// question is an update with requests, and when it was received.
 type question struct {
 	*apiv1.PlanUpdate
 	received time.Time
 }
 
-// answerAll answers questions one after the other and passes the reports to the sender. It has a goroutine of its own, because a walk over the
-// flow table takes seconds and must not delay acknowledgements, verdicts and statuses.
+// answerAll answers requests one after the other and passes the reports to the sender. It runs in
+// its own goroutine, because a walk over the flow table takes seconds and must not delay
+// acknowledgements, verdicts and statuses.
 func (l *loop) answerAll(ctx context.Context, questions <-chan question, answers chan<- *apiv1.NodeReport) {
 	for {
 		select {
@@ -42,7 +43,8 @@ func (l *loop) answerAll(ctx context.Context, questions <-chan question, answers
 	}
 }
 
-// answer puts the answers to an update's questions into a report. It returns false if the manager has stopped waiting.
+// answer adds the responses to an update's requests to a report. It returns false if the manager
+// has stopped waiting.
 func (l *loop) answer(ctx context.Context, r *apiv1.NodeReport, q question) bool {
 	if t := q.GetTrace(); t != nil {
 		r.Trace = &apiv1.TraceReply{Id: t.GetId(), Result: l.h.Trace(t.GetRequest())}
@@ -76,7 +78,7 @@ func (l *loop) answer(ctx context.Context, r *apiv1.NodeReport, q question) bool
 	return true
 }
 
-// timeoutOf is how long the manager waits for an answer.
+// timeoutOf returns how long the manager waits for a response.
 func timeoutOf(f *apiv1.FlowsQuestion) time.Duration {
 	if f.GetTimeout() == nil {
 		return questionTimeout

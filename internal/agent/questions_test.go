@@ -11,7 +11,7 @@ import (
 	"github.com/shuntlb/shunt/internal/clock"
 )
 
-// slow is a handler whose walks over flows end with their context only.
+// slow is a handler whose walks over flows end only with their context.
 type slow struct {
 	obedient
 	began chan struct{}
@@ -27,8 +27,8 @@ func flowsQuestion(id uint64) *apiv1.PlanUpdate {
 	return &apiv1.PlanUpdate{Flows: &apiv1.FlowsQuestion{Id: id, Request: &apiv1.FlowsRequest{}, Timeout: durationpb.New(2 * time.Second)}}
 }
 
-// TestQuestionsDelayNoAcknowledgement: a node acknowledges plans while it answers a question, and stops answering when the manager stops waiting.
-// Questions whose time is over when their turn comes are dropped.
+// TestQuestionsDelayNoAcknowledgement: a node acknowledges plans while it answers a request, and
+// stops when the manager stops waiting. Requests that expired in the queue are dropped.
 func TestQuestionsDelayNoAcknowledgement(t *testing.T) {
 	m, fake := newManagerTwin(t), clock.NewFake(time.Now())
 	h := slow{began: make(chan struct{})}

@@ -7,7 +7,8 @@ import (
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 )
 
-// TestQuietNodesRepeatThemselvesSeldom: what is new is told at the next tick, what is not after QuietFor.
+// TestQuietNodesRepeatThemselvesSeldom: changes are reported at the next tick, unchanged reports
+// after QuietFor.
 func TestQuietNodesRepeatThemselvesSeldom(t *testing.T) {
 	report := func(revision int64, packets uint64) *apiv1.NodeReport {
 		return &apiv1.NodeReport{SyncedRevision: revision, Epoch: 1, Status: &apiv1.NodeStatus{

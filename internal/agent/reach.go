@@ -10,24 +10,25 @@ import (
 	"time"
 )
 
-// rivalAfter is how long a manager may take for a handshake until the next one is tried beside it. A frozen manager's
-// kernel still accepts; one that all nodes come back to at once takes seconds, and is not given up for that.
+// rivalAfter is how long a handshake may take before the next manager is tried in parallel. A
+// frozen manager's kernel still accepts connections. A manager to which all nodes reconnect needs
+// seconds, and its handshake is not given up because of that.
 const rivalAfter = 2 * time.Second
 
-// reached is a connection to a manager, ready for HTTP/2, or why there is none.
+// reached is a connection to a manager, ready for HTTP/2, or the error.
 type reached struct {
 	address string
 	conn    *tls.Conn
 	err     error
 }
 
-// reach connects to the present manager or, when that takes long, to the first of the others that answers, which is the
-// present one then.
+// reach connects to the current manager or, if that takes long, to the first other manager that
+// completes a handshake. That one becomes the current manager.
 func (l *loop) reach(ctx context.Context) (*tls.Conn, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	order := l.managers.from(l.learnt(), l.o.Clock.Now())
-	done := make(chan reached, len(order)) // all may end after the first
+	done := make(chan reached, len(order)) // room for all, which may end after the first
 	running := 0
 	begin := func() {
 		running++
@@ -60,7 +61,7 @@ func (l *loop) reach(ctx context.Context) (*tls.Conn, error) {
 	return nil, failed
 }
 
-// closeOthers closes the connections that came too late.
+// closeOthers closes the connections that were established too late.
 func closeOthers(done <-chan reached, count int) {
 	for range count {
 		if r := <-done; r.conn != nil {
@@ -69,10 +70,10 @@ func closeOthers(done <-chan reached, count int) {
 	}
 }
 
-// errNotResumed is of a handshake that was meant for a session which the manager does not know.
+// errNotResumed is the error of a handshake for a session that the manager does not have.
 var errNotResumed = errors.New("TLS handshake: the session was not resumed")
 
-// handshake dials one manager. It resumes the session that is kept, or begins another one.
+// handshake dials one manager. It resumes the cached session, or begins a new one.
 func (l *loop) handshake(ctx context.Context, address string) (*tls.Conn, error) {
 	conn, err := l.handshakeOnce(ctx, address)
 	if errors.Is(err, errNotResumed) {
@@ -86,7 +87,8 @@ func (l *loop) handshakeOnce(ctx context.Context, address string) (*tls.Conn, er
 	if err != nil {
 		return nil, err
 	}
-	// One that came too late for the last stream may still be at it while the next one changes them.
+	// Lock, because a late handshake of the previous stream may still run when the next stream
+	// replaces the credentials.
 	l.mu.Lock()
 	creds := l.creds
 	l.mu.Unlock()
@@ -108,7 +110,7 @@ func (l *loop) handshakeOnce(ctx context.Context, address string) (*tls.Conn, er
 	return conn, nil
 }
 
-// once is a dialer that gives a connection away one time.
+// once returns a dialer that returns conn one time.
 func once(conn net.Conn) func(context.Context, string, string) (net.Conn, error) {
 	left := make(chan net.Conn, 1)
 	left <- conn
@@ -122,7 +124,8 @@ func once(conn net.Conn) func(context.Context, string, string) (net.Conn, error)
 	}
 }
 
-// from are the present manager and those after it that are not barred, in the order of a round.
+// from returns the current manager and the others after it that are not barred, in the order of a
+// round.
 func (m *managers) from(learnt []string, now time.Time) []string {
 	all := m.list(learnt)
 	at := max(slices.Index(all, m.present), 0)

@@ -12,8 +12,8 @@ import (
 	"github.com/shuntlb/shunt/internal/clock"
 )
 
-// TestFrozenManagerIsPassed: a manager whose kernel accepts, and that says nothing, costs a node the time until the next
-// one is tried beside it. Time stands still but for that.
+// TestFrozenManagerIsPassed: a manager whose kernel accepts connections but that does not reply
+// delays a node until the next one is tried in parallel. The clock does not advance otherwise.
 func TestFrozenManagerIsPassed(t *testing.T) {
 	_, pair, creds := testPKI(t)
 	frozen, err := net.Listen("tcp", "127.0.0.1:0")
@@ -34,7 +34,7 @@ func TestFrozenManagerIsPassed(t *testing.T) {
 			if err != nil {
 				return
 			}
-			// What nobody holds is closed by the garbage collector.
+			// Keep a reference, because the garbage collector closes unreferenced connections.
 			kept.Store(c, true)
 			go c.(*tls.Conn).Handshake()
 		}
@@ -50,7 +50,7 @@ func TestFrozenManagerIsPassed(t *testing.T) {
 		}
 		got <- conn
 	}()
-	held, err := frozen.Accept() // it is asked first
+	held, err := frozen.Accept() // it is tried first
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +66,8 @@ func TestFrozenManagerIsPassed(t *testing.T) {
 	if l.managers.present != good.Addr().String() || conn.ConnectionState().NegotiatedProtocol != "h2" {
 		t.Errorf("at %s with %q, want %s", l.managers.present, conn.ConnectionState().NegotiatedProtocol, good.Addr())
 	}
-	// The attempt that lost is given up, be it before its hello: the connection ends. If it went on, this would never return.
+	// The losing attempt is given up, possibly before its hello, and its connection ends. Otherwise
+	// this would never return.
 	_, _ = io.Copy(io.Discard, held)
 
 	l.managers.present = good.Addr().String()

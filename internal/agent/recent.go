@@ -13,9 +13,11 @@ import (
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 )
 
-// recentFiles hold plans that are newer than planFile. They are written in turn and not synced: a written file outlives the agent,
-// but not the machine. So one of them is whole whenever the agent is killed, and planFile whenever the machine loses power. Each
-// begins with a header of recentMagic, the length of the plan and its checksum; bytes after the plan are of a longer one.
+// recentFiles hold plans that are newer than planFile. They are written in turn and not synced: a
+// written file outlives the agent, but not the machine. So one of them is complete whenever the
+// agent is killed, and planFile whenever the machine loses power. Each begins with a header of
+// recentMagic, the length of the plan and its checksum. Bytes after the plan are left over from a
+// longer one.
 var recentFiles = [2]string{"plan.recent.0", "plan.recent.1"}
 
 const (
@@ -28,7 +30,7 @@ var recentSums = crc32.MakeTable(crc32.Castagnoli)
 // recentPlans writes recentFiles.
 type recentPlans struct {
 	dir string
-	// next is the file that is written next: the other one has the newest plan.
+	// next is the index of the file to write next; the other one has the newest plan.
 	next int
 }
 
@@ -43,7 +45,8 @@ func (r *recentPlans) save(up *apiv1.PlanUpdate) error {
 	binary.BigEndian.PutUint32(content[len(recentMagic):], uint32(len(plan)))
 	binary.BigEndian.PutUint32(content[len(recentMagic)+4:], crc32.Checksum(plan, recentSums))
 	path := filepath.Join(r.dir, recentFiles[r.next])
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o600) // not truncated: the file system then has nothing to allocate
+	// not truncated, so that the file system has nothing to allocate
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o600)
 	if err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
@@ -65,7 +68,8 @@ func removeRecent(dir string) error {
 	return nil
 }
 
-// loadRecent returns the newest plan of recentFiles, nil if there is none. Files that are not whole do not count.
+// loadRecent returns the newest plan of recentFiles; nil: there is none. Incomplete files do not
+// count.
 func loadRecent(dir string) (newest *apiv1.PlanUpdate) {
 	for _, name := range recentFiles {
 		if up := readRecent(filepath.Join(dir, name)); up != nil && newerPlan(up, newest) {
@@ -75,7 +79,7 @@ func loadRecent(dir string) (newest *apiv1.PlanUpdate) {
 	return newest
 }
 
-// readRecent returns the plan in a file, nil if it is not whole.
+// readRecent returns the plan in a file; nil: it is incomplete.
 func readRecent(path string) *apiv1.PlanUpdate {
 	content, err := os.ReadFile(path)
 	if err != nil || len(content) < recentHeader || string(content[:len(recentMagic)]) != recentMagic {
@@ -94,7 +98,8 @@ func readRecent(path string) *apiv1.PlanUpdate {
 	return up
 }
 
-// newerPlan reports whether a is of a later epoch than b, or of a later revision of the same. Every plan is newer than nil.
+// newerPlan reports whether a has a later epoch than b, or a later revision in the same epoch.
+// Every plan is newer than nil.
 func newerPlan(a, b *apiv1.PlanUpdate) bool {
 	if b == nil || a.GetEpoch() != b.GetEpoch() {
 		return b == nil || a.GetEpoch() > b.GetEpoch()

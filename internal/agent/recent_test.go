@@ -11,8 +11,8 @@ import (
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 )
 
-// TestRecentPlanAfterAFault: whatever a loss of power, or the end of the agent in the middle of a write, leaves in one recent file, the
-// next agent has the newest of the other plans.
+// TestRecentPlanAfterAFault: if a loss of power, or the end of the agent during a write, damages
+// one recent file in any way, the next agent loads the newest of the other plans.
 func TestRecentPlanAfterAFault(t *testing.T) {
 	plan := func(revision int64, items int) *apiv1.PlanUpdate {
 		up := &apiv1.PlanUpdate{Revision: revision, Epoch: 1, Snapshot: true}
@@ -44,7 +44,8 @@ func TestRecentPlanAfterAFault(t *testing.T) {
 				t.Fatal(err)
 			}
 			recent := recentPlans{dir: dir}
-			for _, up := range []*apiv1.PlanUpdate{plan(2, 9), plan(3, 9), plan(4, 2), plan(5, 4)} { // shorter than what the files had
+			// shorter than the previous contents of the files
+			for _, up := range []*apiv1.PlanUpdate{plan(2, 9), plan(3, 9), plan(4, 2), plan(5, 4)} {
 				if err := recent.save(up); err != nil {
 					t.Fatal(err)
 				}
@@ -65,7 +66,7 @@ func TestRecentPlanAfterAFault(t *testing.T) {
 			if up, err := loadPlan(dir); err != nil || up.GetRevision() != want || len(up.GetUpsert()) != map[int64]int{4: 2, 5: 4}[want] {
 				t.Errorf("loaded revision %d with %d items (%v), expected %d", up.GetRevision(), len(up.GetUpsert()), err, want)
 			}
-			// A broken synced plan is no reason to do without.
+			// A broken synced plan does not prevent the use of a recent one.
 			if err := os.WriteFile(filepath.Join(dir, planFile), []byte("no plan"), 0o600); err != nil {
 				t.Fatal(err)
 			}

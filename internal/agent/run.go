@@ -26,32 +26,38 @@ type loop struct {
 	managers managers // of the connecting goroutine
 
 	mu sync.Mutex
-	// creds changes in the connecting goroutine, which reads it without mu, and while a stream is up in that of followCAs.
+	// creds is written by the connecting goroutine, which reads it without mu, and while a stream
+	// is up by followCAs.
 	creds *credentials
-	// trustFault is why the node does not follow when the CA is replaced, lockedOut why no manager takes it; empty when that is not so.
+	// trustFault is why the node cannot follow a replacement of the CA. lockedOut is why no manager
+	// accepts it. Both are empty if there is no fault.
 	trustFault, lockedOut string
-	// deadToken is the token that did not let the node in again.
+	// deadToken is the token that was refused for a new join.
 	deadToken string
-	// wanted is the newest plan received; applied the newest the data plane obeys.
+	// wanted is the newest plan received; applied is the newest that the data plane has.
 	wanted, applied *folded
 	// fault is why wanted is not applied, or why an update was refused.
 	fault string
-	// connected: the stream brought something. current is when the plan was last known to be the newest.
+	// connected: the stream received something. current is when the plan was last known to be the
+	// newest.
 	connected bool
 	current   time.Time
-	// work wakes the applying goroutine, keep the writing one, and these the reporting one: obeys when what the node obeys is
-	// news, report when its status may be. Each has room for one.
+	// work wakes the applying goroutine, keep the writing one, and obeys and report the reporting
+	// one: obeys when the applied plan changed, report when the status may have. Each has room for
+	// one.
 	work, keep, obeys, report chan struct{}
-	// cas wakes the goroutine that follows the CAs of the plan; room for one.
+	// cas wakes followCAs; room for one.
 	cas chan struct{}
 
-	// kept is the plan on disk, synced the last one that survives a loss of power; they belong to the writing goroutine.
+	// kept is the plan on disk, synced the last one that survives a loss of power. They belong to
+	// the writing goroutine.
 	kept, synced *folded
 }
 
-// Run keeps the node's handler at the newest plan until ctx ends, and then returns nil. It returns an error only when
-// it cannot go on: wrong options, a state directory that cannot be used, or a join that is refused while there is no
-// plan to work from. With a stored plan it calls Apply before it speaks to the manager.
+// Run keeps the node's handler at the newest plan until ctx ends, and then returns nil. It returns
+// an error only if it cannot continue: wrong options, an unusable state directory, or a join that
+// is refused while there is no plan. With a stored plan it calls Apply before it connects to the
+// manager.
 //
 // Apply is never called concurrently with itself; Status and Trace may be called at any time.
 func Run(ctx context.Context, o Options, h Handler) error {
@@ -110,7 +116,7 @@ func (o *Options) fill() error {
 	return nil
 }
 
-// restore starts from the last good plan. A plan that cannot be read is no reason not to run.
+// restore applies the last good plan. A plan that cannot be read does not prevent the start.
 func (l *loop) restore(ctx context.Context) {
 	up, err := loadPlan(l.o.StateDir)
 	var f *folded
@@ -135,7 +141,8 @@ func (l *loop) restore(ctx context.Context) {
 	}
 }
 
-// connectAll connects again and again until ctx ends: to the next manager each time, at once until all were tried.
+// connectAll connects again and again until ctx ends, each time to the next manager, and without a
+// long wait until all were tried.
 func (l *loop) connectAll(ctx context.Context) error {
 	l.managers.next(l.learnt(), l.o.Clock.Now(), 0)
 	for ctx.Err() == nil {
@@ -163,14 +170,15 @@ func (l *loop) connectAll(ctx context.Context) error {
 	return nil
 }
 
-// learnt are the addresses of managers that the plan names.
+// learnt returns the addresses of managers in the plan.
 func (l *loop) learnt() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.wanted.items.get(plan.NodeItem).GetNode().GetManagers()
 }
 
-// hopeless tells whether a failure to join cannot heal by waiting, and nothing can be done meanwhile.
+// hopeless reports whether waiting cannot repair a failed join, and the node has neither
+// certificate nor plan.
 func (l *loop) hopeless(err error) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -187,8 +195,8 @@ func (l *loop) hopeless(err error) bool {
 	return false
 }
 
-// ensureCredentials joins when there is no certificate, when the token is of another manager, or when the certificate
-// was refused; it renews the certificate when it gets old.
+// ensureCredentials joins if there is no certificate or if the token is of another cluster. It
+// renews the certificate when two thirds of its lifetime have passed.
 func (l *loop) ensureCredentials(ctx context.Context) error {
 	if l.creds == nil || l.newCluster() {
 		t, err := readToken(l.o.TokenFile)
@@ -218,14 +226,15 @@ func (l *loop) ensureCredentials(ctx context.Context) error {
 	return nil
 }
 
-// use makes these the credentials of the next connection.
+// use sets the credentials of the next connection.
 func (l *loop) use(creds *credentials) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.creds = creds
 }
 
-// newCluster reports whether the token file names a CA that the node neither accepts nor accepted before.
+// newCluster reports whether the token file names a CA that the node neither accepts nor accepted
+// before.
 func (l *loop) newCluster() bool {
 	if l.o.TokenFile == "" {
 		return false
@@ -234,7 +243,7 @@ func (l *loop) newCluster() bool {
 	return err == nil && !l.creds.ofCluster(t.CA)
 }
 
-// forgetEpoch makes the node obey the first epoch of another cluster.
+// forgetEpoch makes the node accept the first epoch of another cluster.
 func (l *loop) forgetEpoch() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -243,8 +252,8 @@ func (l *loop) forgetEpoch() {
 	l.wanted = &w
 }
 
-// applyAll applies the newest wanted plan, always only the newest. One that cannot be applied is tried again, at
-// growing intervals: what is in the way may pass, and the next change may be far.
+// applyAll applies the newest wanted plan. A failed plan is retried at growing intervals, because
+// the cause may pass before the next change.
 func (l *loop) applyAll(ctx context.Context) {
 	var retries backoff
 	var again <-chan time.Time
@@ -283,7 +292,7 @@ func (l *loop) applyWanted(ctx context.Context) error {
 	}
 	l.mu.Unlock()
 	if same {
-		return err // it was said already
+		return err // reported already
 	}
 	notify.Send(l.obeys)
 	notify.Send(l.report)
@@ -295,7 +304,7 @@ func (l *loop) applyWanted(ctx context.Context) error {
 	return nil
 }
 
-// forwardNotify turns the handler's signals into reports.
+// forwardNotify turns the handler's notifications into reports.
 func (l *loop) forwardNotify(ctx context.Context) {
 	for {
 		select {
@@ -310,7 +319,7 @@ func (l *loop) forwardNotify(ctx context.Context) {
 	}
 }
 
-// take folds an update; the error ends the stream.
+// take folds an update. The error ends the stream.
 func (l *loop) take(up *apiv1.PlanUpdate) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -8,8 +8,8 @@ import (
 	"github.com/shuntlb/shunt/internal/clock"
 )
 
-// TestSessionsResume: the second connection resumes what the first agreed upon; a manager that does not know the session
-// gets a whole handshake, hybrid as the first.
+// TestSessionsResume: the second connection resumes the first session. A manager that does not have
+// the session gets a full handshake, hybrid as the first.
 func TestSessionsResume(t *testing.T) {
 	ca, pair, creds := testPKI(t)
 	server := &tls.Config{
@@ -43,7 +43,7 @@ func TestSessionsResume(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		if _, err := conn.Read(make([]byte, 1)); err != nil { // the ticket comes before
+		if _, err := conn.Read(make([]byte, 1)); err != nil { // the ticket arrives before this
 			t.Fatal(err)
 		}
 		return conn.ConnectionState()

@@ -18,7 +18,7 @@ import (
 
 type syncStream = connect.BidiStreamForClient[apiv1.NodeReport, apiv1.PlanUpdate]
 
-// stream opens the node's stream and works it until it ends; the error says why.
+// stream opens the node's stream and runs it until it ends; the error is the reason.
 func (l *loop) stream(ctx context.Context) error {
 	conn, err := l.reach(ctx)
 	if err != nil {
@@ -30,7 +30,8 @@ func (l *loop) stream(ctx context.Context) error {
 	sctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	s := client.Sync(sctx)
-	// HTTP/2 does not look at the context while it waits for the next report; the end of the request wakes it.
+	// HTTP/2 does not check the context while it waits for the next report; closing the request
+	// wakes it.
 	defer context.AfterFunc(sctx, func() { s.CloseRequest() })()
 	if l.o.Leases != nil {
 		l.o.Leases.Begin()
@@ -39,7 +40,7 @@ func (l *loop) stream(ctx context.Context) error {
 		l.o.Loads.Begin()
 	}
 	if err := s.Send(&apiv1.NodeReport{Hello: l.hello(), Epoch: l.epoch()}); err != nil {
-		// The cause of a failed send is what Receive returns.
+		// The cause of a failed send is the error that Receive returns.
 		if _, cause := s.Receive(); cause != nil {
 			err = cause
 		}
@@ -52,13 +53,15 @@ func (l *loop) stream(ctx context.Context) error {
 	defer cancel()
 	wg.Go(func() { l.reportAll(sctx, s, answers) })
 	wg.Go(func() { l.answerAll(sctx, questions, answers) })
-	renewIn := l.creds.renewAt().Sub(l.o.Clock.Now()) // before followCAs may replace the credentials
+	// before followCAs may replace the credentials
+	renewIn := l.creds.renewAt().Sub(l.o.Clock.Now())
 	wg.Go(func() { l.followCAs(sctx) })
 	wg.Go(func() { l.endAfter(sctx, renewIn, cancel) })
 	return l.listen(s, questions)
 }
 
-// joinAfresh gets a new certificate when the manager refused the present one and the token file has a good token.
+// joinAfresh gets a new certificate if the manager refused the current one and the token file has a
+// valid token.
 func (l *loop) joinAfresh(ctx context.Context, refusal error) {
 	code := connect.CodeOf(refusal)
 	byTLS := refusedByTLS(refusal)
@@ -104,10 +107,11 @@ func (l *loop) epoch() int64 {
 	return l.wanted.epoch
 }
 
-// listen takes in updates and questions.
+// listen processes updates and requests.
 func (l *loop) listen(s *syncStream, questions chan<- question) error {
 	defer l.setConnected(false)
-	// behind: the manager knows less than this node. What it sends next is a change of what was refused.
+	// behind: the manager's state is older than this node's plan. The next updates are changes of a
+	// plan that was refused.
 	behind := false
 	for {
 		up, err := s.Receive()
@@ -119,7 +123,7 @@ func (l *loop) listen(s *syncStream, questions chan<- question) error {
 		if up.GetTrace() != nil || up.GetFlows() != nil || up.GetHealthOf() != nil || up.GetSnatWords() != nil {
 			select {
 			case questions <- question{up, l.o.Clock.Now()}:
-			default: // the manager's timeout answers
+			default: // the manager's request times out
 			}
 			continue
 		}
@@ -144,7 +148,8 @@ func (l *loop) listen(s *syncStream, questions chan<- question) error {
 			continue
 		}
 		if h := up.GetHealth(); h != nil {
-			// They are of no revision and no epoch: those of a plan that is refused count too.
+			// They have no revision and no epoch: verdicts that arrive with a refused plan are
+			// valid, too.
 			if err := l.heard(h); err != nil {
 				return err
 			}
@@ -156,7 +161,8 @@ func (l *loop) listen(s *syncStream, questions chan<- question) error {
 			return errors.New("stream: the manager has caught up with this node: it is asked for the whole plan")
 		}
 		if err := l.take(up); isStale(err) {
-			// The report tells the manager that its epoch is over; the stream stays up for its questions.
+			// The report informs the manager that its epoch is over. The stream stays up for its
+			// requests.
 			l.o.Log.Error("refuses a plan", "error", err)
 			behind = true
 			continue
@@ -172,22 +178,25 @@ func (l *loop) listen(s *syncStream, questions chan<- question) error {
 	}
 }
 
-// fresh tells whether an update is not older than what the node has.
+// fresh reports whether an update is not older than the node's plan.
 func (l *loop) fresh(up *apiv1.PlanUpdate) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.wanted.refuses(up) == nil
 }
 
-// statusPace is how long a change waits before a status tells of it. A status of many members costs the node, its manager and
-// the leader far more than what caused it, and changes come in crowds; what somebody waits for is sent without one.
+// statusPace is the delay between a change and its status report. A status of many members costs
+// the node, its manager and the leader far more than its cause, and changes come in bursts. Reports
+// that a client waits for are sent without a status.
 const statusPace = 150 * time.Millisecond
 
-// askPace is the time between two asks what others see, while the node suspects itself: what they see changes too.
+// askPace is the time between two requests for the reports of others while the node considers
+// itself isolated, because those reports change, too.
 const askPace = 2 * time.Second
 
-// reportAll sends reports, answers and asks; it is the only sender while the stream is up. What the node obeys, what its checks
-// came to, answers and asks are sent at once; a status follows when something changed, and every StatusInterval.
+// reportAll sends reports, responses and requests; it is the only sender while the stream is up.
+// The applied revision, results of checks, responses and requests are sent immediately; a status
+// follows when something changed, and every StatusInterval.
 func (l *loop) reportAll(ctx context.Context, s *syncStream, answers <-chan *apiv1.NodeReport) {
 	tick := l.o.Clock.After(l.o.StatusInterval)
 	var judged <-chan struct{}
@@ -206,12 +215,12 @@ func (l *loop) reportAll(ctx context.Context, s *syncStream, answers <-chan *api
 		loaded = l.o.Loads.Changed()
 	}
 	var suspicions <-chan struct{}
-	askAgain := l.o.Clock.After(0) // a stream begins with what the last one did not bring
+	askAgain := l.o.Clock.After(0) // a stream begins with the requests that are still open
 	if l.o.Suspicion != nil {
 		suspicions = l.o.Suspicion.Suspicions()
 	}
 	var last said
-	var due <-chan time.Time // a status is; nil: nothing changed since the last one
+	var due <-chan time.Time // the next status; nil: nothing changed since the last one
 	for {
 		var r *apiv1.NodeReport
 		select {
@@ -258,7 +267,7 @@ func (l *loop) reportAll(ctx context.Context, s *syncStream, answers <-chan *api
 			return
 		}
 		if s.Send(r) != nil {
-			return // Receive tells why
+			return // Receive returns the error
 		}
 		if r.GetStatus() != nil {
 			last, due = said{r, l.o.Clock.Now()}, nil
@@ -266,7 +275,7 @@ func (l *loop) reportAll(ctx context.Context, s *syncStream, answers <-chan *api
 	}
 }
 
-// ack is a report of what the node obeys.
+// ack returns a report of the applied revision.
 func (l *loop) ack() *apiv1.NodeReport {
 	r := &apiv1.NodeReport{}
 	l.acknowledge(r)
@@ -280,15 +289,18 @@ func (l *loop) acknowledge(r *apiv1.NodeReport) {
 	r.SyncedRevision, r.Epoch = l.syncedLocked(), l.wanted.epoch
 }
 
-// syncedLocked is the revision that the node obeys.
+// syncedLocked returns the revision that the node applied.
 func (l *loop) syncedLocked() int64 {
 	if l.applied.epoch < l.wanted.epoch && l.applied.revision > l.wanted.revision {
-		return 0 // the managers' state was restored, and revisions began anew: what it obeys has none of them
+		// the managers' state was restored, and revisions began anew: the applied plan has none of
+		// them
+		return 0
 	}
 	return l.applied.revision
 }
 
-// verdicts is a report of what this node's checks came to, and of nothing that takes time to find out.
+// verdicts returns a report of the results of this node's checks, without anything that takes long
+// to compute.
 func (l *loop) verdicts(all bool) *apiv1.NodeReport {
 	h := convert.ToHealth(l.o.Verdicts.Take(all))
 	r := l.ack()
@@ -296,7 +308,7 @@ func (l *loop) verdicts(all bool) *apiv1.NodeReport {
 	return r
 }
 
-// heard passes on what hosts came to.
+// heard passes on the hosts' verdicts.
 func (l *loop) heard(h *apiv1.HealthReport) error {
 	if l.o.Heard == nil {
 		return nil
@@ -309,7 +321,7 @@ func (l *loop) heard(h *apiv1.HealthReport) error {
 	return nil
 }
 
-// ask is a report that asks what others see, if the node suspects itself; else nil.
+// ask returns a request for the reports of others; nil: the node does not consider itself isolated.
 func (l *loop) ask() *apiv1.NodeReport {
 	if l.o.Suspicion == nil || l.o.Suspicion.Suspect().IsZero() {
 		return nil
@@ -319,7 +331,7 @@ func (l *loop) ask() *apiv1.NodeReport {
 	return r
 }
 
-// othersSay passes on what others see.
+// othersSay passes on the reports of others.
 func (l *loop) othersSay(o *apiv1.HealthReport) error {
 	if l.o.Suspicion == nil {
 		return nil
@@ -339,12 +351,12 @@ type said struct {
 	at     time.Time
 }
 
-// covers tells whether a report says nothing that the last one did not say a short time ago.
+// covers reports whether a report equals the last one, which was sent less than QuietFor ago.
 func (s said) covers(r *apiv1.NodeReport, now time.Time) bool {
 	return s.report != nil && now.Sub(s.at) < QuietFor && proto.Equal(s.report, r)
 }
 
-// nodeReport is the newest report, with a status.
+// nodeReport returns the newest report, with a status.
 func (l *loop) nodeReport() *apiv1.NodeReport {
 	st := l.h.Status()
 	if st == nil {

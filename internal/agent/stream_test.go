@@ -16,13 +16,13 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// verdictsOf are verdicts on members of one endpoint.
+// verdictsOf returns verdicts on members of one endpoint.
 func verdictsOf(full bool, alive, dead []uint16) plan.Verdicts {
 	key := lb.EndpointKey{VIP: netip.MustParseAddr("203.0.113.10"), Protocol: lb.TCP, Port: 80}
 	return plan.Verdicts{Full: full, Endpoints: []plan.EndpointVerdicts{{Key: key, Alive: alive, Dead: dead}}}
 }
 
-// checksTwin are checks whose outcome a test decides.
+// checksTwin provides verdicts that a test sets.
 type checksTwin struct {
 	changed chan struct{}
 
@@ -57,7 +57,7 @@ func nodeUpdate(revision, epoch int64, snapshot bool) *apiv1.PlanUpdate {
 	}
 }
 
-// expectAck reads a report that says what the node obeys, and no more.
+// expectAck reads a report that contains the applied revision and nothing else.
 func (s *twinStream) expectAck(revision int64) {
 	s.t.Helper()
 	if r := s.report(); r.GetStatus() != nil || r.GetHealth() != nil || r.GetSyncedRevision() != revision {
@@ -75,13 +75,13 @@ func (s *twinStream) expectVerdicts(want plan.Verdicts) {
 	}
 }
 
-// TestWhatIsWaitedForGoesAhead: what a node obeys and what its checks came to is told while time stands still, answers
-// too; statuses wait for each other, and one tells of all that changed meanwhile.
+// TestWhatIsWaitedForGoesAhead: the applied revision, verdicts and responses are reported without
+// delay. Statuses are delayed, and one contains all changes since the last.
 func TestWhatIsWaitedForGoesAhead(t *testing.T) {
 	m, fake := newManagerTwin(t), clock.NewFake(time.Now())
 	checks := &checksTwin{changed: make(chan struct{}, 1)}
 	notify := make(chan struct{})
-	// One member: what is said of it does not depend on the order of lists.
+	// One member, so that its verdict does not depend on the order of lists.
 	up, down := verdictsOf(false, []uint16{1}, nil), verdictsOf(false, nil, []uint16{1})
 	all := verdictsOf(true, []uint16{1}, nil)
 	checks.all = all
@@ -90,7 +90,7 @@ func TestWhatIsWaitedForGoesAhead(t *testing.T) {
 	s := m.accept()
 	s.expectVerdicts(all)
 	s.ups <- nodeUpdate(1, 1, true)
-	// The first status waits for none.
+	// The first status is not delayed.
 	acked, told := false, false
 	for !acked || !told {
 		r := s.report()
@@ -129,7 +129,7 @@ func TestWhatIsWaitedForGoesAhead(t *testing.T) {
 	for again == nil {
 		select {
 		case again = <-m.streams:
-		case <-time.After(time.Millisecond): // the fake's time
+		case <-time.After(time.Millisecond): // lets the fake clock continue
 			fake.Advance(maxWait)
 		}
 	}
@@ -139,7 +139,8 @@ func TestWhatIsWaitedForGoesAhead(t *testing.T) {
 	again.expectVerdicts(verdictsOf(true, nil, []uint16{1}))
 }
 
-// TestVerdictsAreOfNoEpoch: a node hears what hosts say, alone and with a snapshot, also from a manager whose plan it refuses.
+// TestVerdictsAreOfNoEpoch: a node applies host reports, alone and with a snapshot, also from a
+// manager whose plan it refuses.
 func TestVerdictsAreOfNoEpoch(t *testing.T) {
 	m := newManagerTwin(t)
 	heard := make(chan plan.Verdicts, 8)
@@ -155,9 +156,10 @@ func TestVerdictsAreOfNoEpoch(t *testing.T) {
 	}{
 		{nodeUpdate(5, 2, true), verdictsOf(true, []uint16{1}, nil)},
 		{&apiv1.PlanUpdate{}, verdictsOf(false, nil, []uint16{1})},
-		{nodeUpdate(6, 1, true), verdictsOf(true, []uint16{2}, nil)}, // of an epoch that is over
+		{nodeUpdate(6, 1, true), verdictsOf(true, []uint16{2}, nil)}, // of a previous epoch
 		{&apiv1.PlanUpdate{}, verdictsOf(false, []uint16{1}, nil)},
-		{nodeUpdate(7, 2, true), plan.Verdicts{Full: true, Endpoints: []plan.EndpointVerdicts{}}}, // that there are none
+		// no verdicts at all
+		{nodeUpdate(7, 2, true), plan.Verdicts{Full: true, Endpoints: []plan.EndpointVerdicts{}}},
 	} {
 		c.up.Health = convert.ToHealth(c.said)
 		s.ups <- c.up
@@ -167,7 +169,7 @@ func TestVerdictsAreOfNoEpoch(t *testing.T) {
 	}
 }
 
-// doubt is a suspicion that a test decides.
+// doubt is an isolation state that a test sets.
 type doubt struct {
 	suspicions chan struct{}
 	others     chan plan.Verdicts
@@ -184,8 +186,9 @@ func (d *doubt) Suspect() time.Time {
 	return time.Time{}
 }
 
-// TestSuspicionIsAsked: a node asks at once when it begins to suspect itself, again and again while it does, on a new stream too, and no
-// more when that is over. Questions about its checks are answered meanwhile.
+// TestSuspicionIsAsked: a node requests the reports of others immediately when isolation begins,
+// repeatedly while it lasts, on a new stream, too, and no more after its end. Requests for its own
+// checks are answered meanwhile.
 func TestSuspicionIsAsked(t *testing.T) {
 	m, fake := newManagerTwin(t), clock.NewFake(time.Now())
 	d := &doubt{suspicions: make(chan struct{}), others: make(chan plan.Verdicts, 1)}
@@ -199,12 +202,12 @@ func TestSuspicionIsAsked(t *testing.T) {
 			case next := <-m.streams:
 				next.report() // its hello
 				return next
-			case <-time.After(time.Millisecond): // the fake's time
+			case <-time.After(time.Millisecond): // lets the fake clock continue
 				fake.Advance(maxWait)
 			}
 		}
 	}
-	// answers is the next report that answers a question.
+	// answers reads reports up to the response to a request and counts the requests before it.
 	answers := func(s *twinStream, id uint64) (asks int) {
 		t.Helper()
 		s.ups <- &apiv1.PlanUpdate{HealthOf: &apiv1.HealthQuestion{Id: id, Members: []*apiv1.EndpointMember{{Vip: "203.0.113.10"}}}}
@@ -247,7 +250,7 @@ func TestSuspicionIsAsked(t *testing.T) {
 	d.since.Store(0)
 	d.suspicions <- struct{}{}
 	fake.Advance(10 * askPace)
-	answers(s, 8) // an ask may have been under way
+	answers(s, 8) // a request may have been in flight
 	fake.Advance(10 * askPace)
 	if n := answers(s, 9); n != 0 {
 		t.Errorf("%d asks after the suspicion", n)

@@ -15,8 +15,8 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// followCAs keeps the CAs that the node accepts, and its certificate, as the plan says, until ctx ends. It belongs to a stream: nothing else changes the
-// credentials meanwhile.
+// followCAs keeps the accepted CAs and the certificate as the plan requires, until ctx ends. It
+// runs for the life of a stream, during which nothing else changes the credentials.
 func (l *loop) followCAs(ctx context.Context) {
 	var retries backoff
 	for {
@@ -55,7 +55,7 @@ func (l *loop) followCAs(ctx context.Context) {
 	}
 }
 
-// takeCAs stores the CAs of the plan, and renews the certificate when the first of them did not sign it.
+// takeCAs stores the plan's CAs, and renews the certificate if the first of them did not sign it.
 func (l *loop) takeCAs(ctx context.Context) error {
 	l.mu.Lock()
 	ders := l.wanted.items.get(plan.NodeItem).GetNode().GetCas()
@@ -97,7 +97,8 @@ func (l *loop) takeCAs(ctx context.Context) error {
 	return nil
 }
 
-// trustLocked is which CAs the node accepts, as it reports them: what it does not have on disk does not count.
+// trustLocked returns the accepted CAs for the status. The issuer of a certificate that is not on
+// disk is left out.
 func (l *loop) trustLocked() *apiv1.TrustStatus {
 	if l.creds == nil {
 		return nil
@@ -116,17 +117,17 @@ func refusedByTLS(err error) bool {
 	return err != nil && (strings.Contains(err.Error(), "remote error: tls: unknown certificate authority") || strings.Contains(err.Error(), "remote error: tls: bad certificate"))
 }
 
-// LockedOutFile in the state directory has the reason while no manager takes the node.
+// LockedOutFile in the state directory has the reason while no manager accepts the node.
 const LockedOutFile = "locked-out"
 
-// lastLockedOut is the reason that an earlier process of the node kept.
+// lastLockedOut returns the reason stored by an earlier process of the node.
 func (l *loop) lastLockedOut() string {
 	content, _ := os.ReadFile(filepath.Join(l.o.StateDir, LockedOutFile))
 	return strings.TrimSpace(string(content))
 }
 
-// noteLockedOut notes that a stream ended because the node and the managers are of different CAs; nil: a manager took the node. Only a new
-// token helps a node that was away while the CA was replaced.
+// noteLockedOut records that a stream ended because the CAs of node and managers differ; nil: a
+// manager accepted the node. A node that was away while the CA was replaced needs a new token.
 func (l *loop) noteLockedOut(err error) {
 	why := ""
 	switch {
@@ -135,7 +136,7 @@ func (l *loop) noteLockedOut(err error) {
 	case refusedByTLS(err):
 		why = "the managers do not accept this node's certificate"
 	case err != nil:
-		return // it says nothing of that
+		return // not evidence for either
 	}
 	if why != "" {
 		why = fmt.Sprintf("%s: when the CA was replaced while the node was away, the node needs a new token at --token-file (shunt token create --node %s --role %s); until then it works with its last plan", why, l.o.Name, l.o.Role)
@@ -147,10 +148,10 @@ func (l *loop) noteLockedOut(err error) {
 	if why == was {
 		return
 	}
-	// shunt doctor reads it.
+	// shunt doctor reads the file.
 	file := filepath.Join(l.o.StateDir, LockedOutFile)
 	if why == "" {
-		_ = os.Remove(file) // a later one replaces it
+		_ = os.Remove(file) // a later reason replaces it
 		return
 	}
 	l.o.Log.Error("locked out", "error", why)

@@ -20,7 +20,7 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// managerTwin is a manager that says what a test wants, to a node that joined it.
+// managerTwin is a manager that sends updates of a test to a node that joined it.
 type managerTwin struct {
 	shuntv1connect.UnimplementedNodeProtocolHandler
 	t       *testing.T
@@ -107,7 +107,7 @@ func (m *managerTwin) Sync(ctx context.Context, stream *connect.BidiStream[apiv1
 	}
 }
 
-// accept is the node's next stream, after its hello.
+// accept returns the node's next stream, after its hello.
 func (m *managerTwin) accept() *twinStream {
 	m.t.Helper()
 	select {
@@ -122,7 +122,7 @@ func (m *managerTwin) accept() *twinStream {
 	}
 }
 
-// report is the next one.
+// report returns the next report.
 func (s *twinStream) report() *apiv1.NodeReport {
 	s.t.Helper()
 	r, ok := <-s.reports
@@ -132,7 +132,7 @@ func (s *twinStream) report() *apiv1.NodeReport {
 	return r
 }
 
-// until passes time until the node says something.
+// until advances the clock until the node sends a report.
 func (s *twinStream) until(fake *clock.Fake, step time.Duration) *apiv1.NodeReport {
 	s.t.Helper()
 	for {
@@ -142,7 +142,8 @@ func (s *twinStream) until(fake *clock.Fake, step time.Duration) *apiv1.NodeRepo
 				s.t.Fatal("the stream ended")
 			}
 			return r
-		case <-time.After(time.Millisecond): // the fake's time; how long it takes proves nothing
+		// lets the fake clock continue; the duration does not matter
+		case <-time.After(time.Millisecond):
 			fake.Advance(step)
 		}
 	}
@@ -172,7 +173,7 @@ func (m *managerTwin) run(o Options, h Handler) {
 	})
 }
 
-// obedient is a handler that obeys everything.
+// obedient is a handler that accepts everything.
 type obedient struct{}
 
 func (obedient) Apply(context.Context, plan.Plan) error { return nil }

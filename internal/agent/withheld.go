@@ -12,12 +12,12 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// WithheldVIP is a VIP of the plan that the tables of the node have no room for.
+// WithheldVIP is a VIP of the plan for which the node's tables have no room.
 type WithheldVIP struct {
 	Service, Tenant string
 	// Table is the full one, by its name in the status.
 	Table string
-	// Held: the VIP is served as before the change that does not fit; else not at all.
+	// Held: the VIP is served as before the change that does not fit, else not at all.
 	Held bool
 }
 
@@ -28,7 +28,8 @@ const (
 	mostWithheld = 1024
 )
 
-// WithheldLines are messages about withheld VIPs, by VIP: one for each table and tenant.
+// WithheldLines returns messages about withheld VIPs, one for each combination of table, tenant and
+// held.
 func WithheldLines(withheld map[lb.EndpointKey]WithheldVIP) (lines []string) {
 	type group struct {
 		table, tenant string
@@ -57,7 +58,7 @@ func WithheldLines(withheld map[lb.EndpointKey]WithheldVIP) (lines []string) {
 	return lines
 }
 
-// WithheldStatus lists withheld VIPs in their order, mostWithheld at most.
+// WithheldStatus lists withheld VIPs, sorted, at most mostWithheld.
 func WithheldStatus(withheld map[lb.EndpointKey]WithheldVIP) (out []*apiv1.WithheldStatus) {
 	for _, vip := range slices.SortedFunc(maps.Keys(withheld), plan.CompareKeys) {
 		if len(out) == mostWithheld {

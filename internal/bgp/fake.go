@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// Fake is the in-memory twin of a speaker: every peer is established at once.
+// Fake is an in-memory speaker whose peers are established immediately.
 type Fake struct {
 	mu      sync.Mutex
 	state   State
@@ -67,14 +67,14 @@ func (f *Fake) Close() error {
 	return nil
 }
 
-// Fail makes the following calls return err; nil mends the speaker.
+// Fail makes the following calls return err; nil ends that.
 func (f *Fake) Fail(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.err = err
 }
 
-// RunAs makes the speaker report that it runs in a process.
+// RunAs sets the process that the speaker reports.
 func (f *Fake) RunAs(p Process) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -88,7 +88,7 @@ func (f *Fake) KeepRoutes() {
 	f.keeps = true
 }
 
-// State returns what was set last.
+// State returns the last state set.
 func (f *Fake) State() State {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -102,7 +102,7 @@ func (f *Fake) History() []State {
 	return slices.Clone(f.history)
 }
 
-// Closed tells whether Close was called.
+// Closed reports whether Close was called.
 func (f *Fake) Closed() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -1,4 +1,4 @@
-// Package bgp is what the mux agent asks of a BGP speaker.
+// Package bgp defines the interface between the mux agent and a BGP speaker.
 package bgp
 
 import (
@@ -7,13 +7,14 @@ import (
 	"time"
 )
 
-// Speaker announces prefixes to routers. Set takes the full wanted state, never deltas, and is idempotent.
+// Speaker announces prefixes to routers. Set takes the full wanted state, never deltas, and is
+// idempotent.
 type Speaker interface {
 	// Set makes sessions and announcements equal to the wanted state.
 	Set(ctx context.Context, want State) error
-	// Status reads what is announced and how the sessions are.
+	// Status returns the announced routes and the state of the sessions.
 	Status(ctx context.Context) (Status, error)
-	// Peers reads how the sessions are. Its cost does not depend on the number of routes.
+	// Peers returns the state of the sessions. Its cost does not depend on the number of routes.
 	Peers(ctx context.Context) ([]PeerStatus, error)
 	// Close ends all sessions.
 	Close() error
@@ -33,7 +34,8 @@ type Peer struct {
 	ASN      uint32
 	Password string // TCP MD5 (RFC 2385); empty: none
 	BFD      *BFD
-	// TTLSecurity is how many hops away the router is at most, by the TTL of its packets (RFC 5082); 0: it is not looked at.
+	// TTLSecurity is the maximum distance of the router in hops, checked by the TTL of its packets
+	// (RFC 5082); 0: no check.
 	TTLSecurity uint8
 	// Multihop is the TTL of packets to an external router that is not on the link; 0: 1.
 	Multihop uint8
@@ -50,30 +52,32 @@ type BFD struct {
 type Route struct {
 	Prefix  netip.Prefix
 	NextHop netip.Addr
-	// Graceful carries the GRACEFUL_SHUTDOWN community (RFC 8326): routers prefer others.
+	// Graceful adds the GRACEFUL_SHUTDOWN community (RFC 8326), so that routers prefer other
+	// routes.
 	Graceful bool
-	// Rank orders the routes of several speakers to one prefix: routers send to the lowest rank that there is, and share the load
-	// between equal ones. At most MaxRank.
+	// Rank orders the routes of several speakers to one prefix: routers use those of the lowest
+	// rank, and share the load between equal ones. At most MaxRank.
 	Rank uint8
 }
 
 // MaxRank is the highest Route.Rank.
 const MaxRank = 2
 
-// Status is what a speaker does at this moment.
+// Status is the current state of a speaker.
 type Status struct {
 	Routes []Route
 	Peers  []PeerStatus
-	// Withheld says in words why routes that were asked for are not announced; empty when they are.
+	// Withheld is the reason why wanted routes are not announced; empty: they are.
 	Withheld string
-	// Process is where the speaker runs; zero in the caller's own process.
+	// Process is the speaker's process; zero if it is the caller's own.
 	Process Process `json:"-"`
 }
 
-// Process is the process of a speaker and the build that it runs.
+// Process is the process of a speaker and its build.
 type Process struct {
 	PID int
-	// Version and Commit of its program; Commit is empty when the build does not have it, or does not report it.
+	// Version and Commit of its program. Commit is empty if the build does not have it, or does not
+	// report it.
 	Version, Commit string
 }
 
@@ -84,8 +88,10 @@ type PeerStatus struct {
 	BFD     string // "up", "down", "" without BFD
 	// Losses counts how often the session ended after it was established, in this process.
 	Losses uint64
-	// Reason says in words why the session ended last, or why the last attempt failed; empty if neither happened.
+	// Reason is why the session last ended, or why the last attempt failed; empty: neither
+	// happened.
 	Reason string
-	// GracefulRestart: the established session's router keeps the routes while the speaker is replaced (RFC 4724 section 4.2).
+	// GracefulRestart: the router of the established session keeps the routes while the speaker is
+	// replaced (RFC 4724 section 4.2).
 	GracefulRestart bool `json:",omitempty"`
 }

@@ -9,7 +9,7 @@ import (
 // GracefulShutdown is the well-known community GRACEFUL_SHUTDOWN (RFC 8326 section 5), 65535:0.
 const GracefulShutdown uint32 = 0xFFFF0000
 
-// Clone copies the state so that neither side sees the other's changes.
+// Clone returns a copy that shares no memory with the state.
 func (s State) Clone() State {
 	s.Routes = slices.Clone(s.Routes)
 	s.Peers = slices.Clone(s.Peers)
@@ -22,13 +22,13 @@ func (s State) Clone() State {
 	return s
 }
 
-// Equal tells whether both ask for the same; order matters.
+// Equal reports whether both states are the same; order matters.
 func (s State) Equal(o State) bool {
 	return s.ASN == o.ASN && s.RouterID == o.RouterID && slices.Equal(s.Routes, o.Routes) &&
 		slices.EqualFunc(s.Peers, o.Peers, Peer.Equal)
 }
 
-// Equal tells whether both describe the same session.
+// Equal reports whether both describe the same session.
 func (p Peer) Equal(o Peer) bool {
 	if (p.BFD == nil) != (o.BFD == nil) || p.BFD != nil && *p.BFD != *o.BFD {
 		return false
@@ -37,7 +37,8 @@ func (p Peer) Equal(o Peer) bool {
 	return p == o
 }
 
-// Validate refuses what no speaker can do; the errors never carry a password.
+// Validate returns an error for a state that no speaker can implement. Errors never contain a
+// password.
 func (s State) Validate() error {
 	if s.ASN == 0 {
 		if len(s.Peers) > 0 {

@@ -2,7 +2,7 @@ package health
 
 import "github.com/shuntlb/shunt/internal/lb"
 
-// Needed is how many of an endpoint's checks must be good for a member to be healthy.
+// Needed returns how many of an endpoint's checks must be good for a member to be healthy.
 func Needed(h *lb.Health) int {
 	switch h.Combine {
 	case lb.CombineAny:
@@ -13,8 +13,8 @@ func Needed(h *lb.Health) int {
 	return len(h.Checks)
 }
 
-// Combine is what several checks of a member come to, of which `needed` must be good. known: the checks that were not asked yet
-// cannot change it.
+// Combine returns the combined state of several checks of a member, of which needed must be good.
+// known: checks without a result cannot change it.
 func Combine(checks []Member, needed int) (alive, known bool) {
 	good, bad := 0, 0
 	for _, c := range checks {

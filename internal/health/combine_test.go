@@ -8,7 +8,8 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// combinations are all that checks may come to when those not asked may turn out either way.
+// combinations returns whether some, and whether all, outcomes of the checks without a result make
+// the member alive.
 func combinations(checks []Member, needed int) (some, all bool) {
 	for i, c := range checks {
 		if c.Asked() {
@@ -33,7 +34,7 @@ func combinations(checks []Member, needed int) (some, all bool) {
 	return good >= needed, good >= needed
 }
 
-// TestCombineIsKnownWhenNothingCanChangeIt tries all that the checks not asked yet may come to.
+// TestCombineIsKnownWhenNothingCanChangeIt tries all outcomes of the checks without a result.
 func TestCombineIsKnownWhenNothingCanChangeIt(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		h := lb.Health{

@@ -9,13 +9,13 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// flap is a member that came up or went down.
+// flap is a transition of a member.
 type flap struct {
 	at time.Time
 	up bool
 }
 
-// heldAt goes through all that ever happened to a member until a time.
+// heldAt evaluates all transitions of a member until a time.
 func heldAt(history []flap, now time.Time, p lb.Damping) bool {
 	held := func(at time.Time, until time.Time) bool { return at.Before(until) }
 	var fell, until time.Time
@@ -39,7 +39,8 @@ func heldAt(history []flap, now time.Time, p lb.Damping) bool {
 	return held(now, until)
 }
 
-// TestDampingAgreesWithHistory: what a damper remembers is enough to tell what the whole history does.
+// TestDampingAgreesWithHistory: a damper gives the same result as an evaluation of the whole
+// history.
 func TestDampingAgreesWithHistory(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		seconds := func(name string, from, to int) time.Duration {

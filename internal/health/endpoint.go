@@ -1,20 +1,21 @@
 package health
 
-// Margin is how many points of healthy share above the threshold send backups home, or end a panic: without it a share that
-// hovers at the threshold would move flows for ever.
+// Margin is how many percentage points above the threshold the healthy share must be to deactivate
+// backups, or to end a panic. Without it a share near the threshold would move flows again and
+// again.
 const Margin = 5
 
-// Standing is what counts of a member of an endpoint.
+// Standing is a member's contribution to its endpoint's decision.
 type Standing struct {
-	// Weight in the ring; members of weight 0 take no new flows and decide nothing.
+	// Weight in the ring. Members of weight 0 take no new flows and do not count.
 	Weight uint16
 	Backup bool
 	Alive  bool
-	// Asked: something is known of it, be it good or bad.
+	// Asked: there is a result, good or bad.
 	Asked bool
 }
 
-// Tally is the sum over an endpoint's members. The zero value is that of no members.
+// Tally is the sum over an endpoint's members. The zero value has no members.
 type Tally struct {
 	// regular are the members that are not backups, spare the backups.
 	regular, spare weights
@@ -22,18 +23,19 @@ type Tally struct {
 	members, alive, asked, backups int
 }
 
-// weights are sums of members' weights: of all, of the alive ones, and of those that are alive or were not asked.
+// weights are sums of members' weights: of all, of those alive, and of those that are alive or have
+// no result.
 type weights struct{ all, up, may uint64 }
 
 func (w weights) plus(o weights) weights { return weights{w.all + o.all, w.up + o.up, w.may + o.may} }
 
-// below tells whether a share of the weight is below so many percent.
+// below reports whether part is less than percent of the total weight.
 func (w weights) below(part, percent uint64) bool { return part*100 < percent*w.all }
 
-// Add counts a member in.
+// Add adds a member.
 func (t *Tally) Add(s Standing) { t.count(s, 1) }
 
-// Remove counts a member out again that was counted in with this standing.
+// Remove removes a member that was added with this standing.
 func (t *Tally) Remove(s Standing) { t.count(s, -1) }
 
 func (t *Tally) count(s Standing, by int) {
@@ -63,7 +65,7 @@ func (t *Tally) count(s Standing, by int) {
 	}
 }
 
-// Decision is what health means for a whole endpoint.
+// Decision is the effect of health on a whole endpoint.
 type Decision struct {
 	// Backup: backups take part.
 	Backup bool
@@ -73,28 +75,32 @@ type Decision struct {
 	Panic bool
 }
 
-// Open tells that all members are treated as alive.
+// Open reports whether all members are treated as alive.
 func (d Decision) Open() bool { return d.FailOpen || d.Panic }
 
-// Policy is what an endpoint asks for.
+// Policy is an endpoint's configuration for decisions.
 type Policy struct {
-	// BackupBelow is the healthy share of weight among the members that are not backups, in percent, below which
-	// backups take part.
+	// BackupBelow is the healthy share of weight among the members that are not backups, in
+	// percent, below which backups take part.
 	BackupBelow uint8
-	// PanicBelow is the healthy share of weight among the members that take part, in percent, below which all are treated as
-	// alive; 0: never.
+	// PanicBelow is the healthy share of weight among the members that take part, in percent, below
+	// which all are treated as alive; 0: never.
 	PanicBelow uint8
 	FailOpen   bool
 }
 
-// Decide is the decision that follows before.
+// Decide returns the decision that follows before.
 //
-// An endpoint fails open when it asks for it, none of its members with weight is alive, and something is known of each
-// of them; it stays so until one is alive. Members that are treated as alive for that need no backups. Otherwise backups take
-// part when no other member is alive, or when their share falls below the threshold, until it is Margin above.
+// An endpoint fails open if its policy allows that, none of its members with weight is alive, and
+// each of them has a result. This ends when one is alive. Backups are not needed while other
+// members are treated as alive for this reason. Otherwise backups take part when no other member is
+// alive, or when the healthy share of the others falls below the threshold, until it is Margin
+// above.
 //
-// It panics when the share of those that take part, with backups if they do, falls below its threshold whatever becomes of members
-// of which nothing is known, until it is Margin above. Backups come and go by health in a panic, too.
+// Panic begins when the healthy share of the members that take part, including active backups,
+// falls below its threshold even if all members without a result were alive. It ends when the share
+// is Margin above the threshold. Backups are activated and deactivated by health during a panic,
+// too.
 func Decide(before Decision, t Tally, p Policy) Decision {
 	var d Decision
 	d.FailOpen = p.FailOpen && t.members > 0 && t.alive == 0 && (t.asked == t.members || before.FailOpen)
@@ -117,7 +123,7 @@ func Decide(before Decision, t Tally, p Policy) Decision {
 	return d
 }
 
-// threshold is a share in percent, with the margin above it that ends what it began.
+// threshold returns a share in percent, with Margin added to end a state that began.
 func threshold(percent uint8, began bool) uint64 {
 	if began {
 		return min(uint64(percent)+Margin, 100)
@@ -125,5 +131,6 @@ func threshold(percent uint8, began bool) uint64 {
 	return uint64(percent)
 }
 
-// Serves tells whether so many healthy members with weight are enough for an endpoint to be served; a minimum of 0 counts as 1.
+// Serves reports whether that many healthy members with weight are enough for an endpoint to be
+// served. A minimum of 0 counts as 1.
 func Serves(healthy int, minimum uint16) bool { return healthy >= max(int(minimum), 1) }

@@ -47,7 +47,8 @@ func naive(before Decision, members []Standing, p Policy) Decision {
 	return d
 }
 
-// naivePanic looks at the shares of the members that take part: at the worst and at the best that may come of those not asked.
+// naivePanic computes the shares of the members that take part, with the worst and the best outcome
+// of those without a result.
 func naivePanic(before bool, members []Standing, backups bool, below float64) bool {
 	worst, best, weight := 0.0, 0.0, 0.0
 	for _, m := range members {
@@ -80,7 +81,8 @@ func drawStanding(t *rapid.T) Standing {
 	}
 }
 
-// TestDecideFollowsTheMembers: counted by changes or anew, the decision is that of the members as they are.
+// TestDecideFollowsTheMembers: the decision is the same whether the tally is updated by changes or
+// counted anew.
 func TestDecideFollowsTheMembers(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var tally Tally
@@ -108,7 +110,8 @@ func TestDecideFollowsTheMembers(t *testing.T) {
 	})
 }
 
-// tallyOf counts so many members of weight 1 that are not backups, alive ones first, and one alive backup.
+// tallyOf returns a tally of members of weight 1 that are not backups, alive ones first, and one
+// alive backup.
 func tallyOf(members, alive int) (t Tally) {
 	for i := range members {
 		t.Add(Standing{Weight: 1, Alive: i < alive, Asked: true})
@@ -172,7 +175,7 @@ func TestPanicComesAndGoesWithAMargin(t *testing.T) {
 	}
 }
 
-// TestPanicLooksAtThoseThatTakePart: healthy backups end a panic, and idle ones do not.
+// TestPanicLooksAtThoseThatTakePart: active healthy backups end a panic, idle ones do not.
 func TestPanicLooksAtThoseThatTakePart(t *testing.T) {
 	var tally Tally
 	for n := range 10 {

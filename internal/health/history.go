@@ -5,16 +5,17 @@ import (
 	"unique"
 )
 
-// Limits of what a History keeps.
+// Limits of a History.
 const (
-	// KeptResults is the number of results, KeptTurns that of turns.
+	// KeptResults is the maximum number of results, KeptTurns that of transitions.
 	KeptResults = 20
 	KeptTurns   = 20
 )
 
-// Past is one result of a probe as it is remembered.
+// Past is one result of a probe in a History.
 type Past struct {
-	// At is when the probe began, to the millisecond, Took how long it was, to the microsecond and at most 71 minutes.
+	// At is when the probe began, with millisecond precision. Took is its duration, with
+	// microsecond precision and a maximum of 71 minutes.
 	At   time.Time
 	Took time.Duration
 	// Check is the number of the check among those of the endpoint.
@@ -24,37 +25,39 @@ type Past struct {
 	Words      string
 }
 
-// Turn is a change of a member's health.
+// Turn is a transition of a member's health.
 type Turn struct {
 	At    time.Time
 	Alive bool
-	// Words are why.
+	// Words is the reason.
 	Words string
 }
 
-// History is the latest of what happened to a member: the results of its checks and the changes of its health. The zero value is an
-// empty one. It is made for hundreds of thousands of members that get the same few answers again and again: a full one takes some
-// 330 bytes, and next to none beside while the words stay the same.
+// History holds the latest results of a member's checks and the latest transitions of its health.
+// The zero value is empty. It is designed for hundreds of thousands of members that get the same
+// few results again and again: a full one takes some 330 bytes, and almost nothing more while the
+// texts stay the same.
 type History struct {
 	// newest is when the probe of the last result began, in milliseconds since 1970.
 	newest int64
-	// results are in a ring once there are KeptResults; next is the oldest one then.
+	// results is a ring buffer after it has KeptResults entries; next is its oldest entry then.
 	results []pastResult
-	// said are the words that results name by their place in it; places that no result names are used again.
+	// said holds the texts of results, which store an index into it. Entries without a result are
+	// reused.
 	said []unique.Handle[string]
-	// turns are in a ring likewise, with nextTurn.
+	// turns is a ring buffer likewise, with nextTurn.
 	turns          []turned
 	next, nextTurn uint8
 }
 
 // pastResult is a Past in 12 bytes.
 type pastResult struct {
-	// after is how many milliseconds later than the result before it began.
+	// after is the time between the start of the previous probe and this one, in milliseconds.
 	after int32
 	// took is in microseconds.
 	took  uint32
 	words uint8
-	// what holds the number of the check, and whether it was good or void.
+	// what holds the number of the check and the bits pastGood and pastVoid.
 	what uint8
 }
 
@@ -71,7 +74,7 @@ type turned struct {
 	alive bool
 }
 
-// Add remembers a result, and forgets the oldest when there are KeptResults.
+// Add appends a result and drops the oldest if there are KeptResults.
 func (h *History) Add(p Past) {
 	at := p.At.UnixMilli()
 	r := pastResult{
@@ -99,7 +102,8 @@ func (h *History) Add(p Past) {
 	h.next = (h.next + 1) % KeptResults
 }
 
-// word is the place of words for the result that will be at `result`: where they are already, else one that no other result names.
+// word returns an index of said for the text of the result at index result: the existing entry of
+// the same text, else an entry that no other result uses.
 func (h *History) word(words string, result int) uint8 {
 	want := unique.Make(words)
 	for i, have := range h.said {
@@ -121,7 +125,7 @@ func (h *History) word(words string, result int) uint8 {
 	return uint8(len(h.said) - 1)
 }
 
-// Turned remembers a change of the member's health.
+// Turned appends a transition of the member's health.
 func (h *History) Turned(t Turn) {
 	next := turned{t.At.UnixMilli(), unique.Make(t.Words), t.Alive}
 	if len(h.turns) < KeptTurns {
@@ -132,7 +136,7 @@ func (h *History) Turned(t Turn) {
 	h.nextTurn = (h.nextTurn + 1) % KeptTurns
 }
 
-// Results are those that are remembered, oldest first.
+// Results returns the results, oldest first.
 func (h *History) Results() []Past {
 	out := make([]Past, len(h.results))
 	at := h.newest
@@ -147,7 +151,7 @@ func (h *History) Results() []Past {
 	return out
 }
 
-// LastTurn is the last change of health; false: there was none.
+// LastTurn returns the last transition; false: there was none.
 func (h *History) LastTurn() (Turn, bool) {
 	if len(h.turns) == 0 {
 		return Turn{}, false
@@ -156,7 +160,7 @@ func (h *History) LastTurn() (Turn, bool) {
 	return Turn{time.UnixMilli(t.at), t.alive, t.words.Value()}, true
 }
 
-// Turns are the changes of health that are remembered, oldest first.
+// Turns returns the transitions, oldest first.
 func (h *History) Turns() []Turn {
 	out := make([]Turn, 0, len(h.turns))
 	for i := range h.turns {

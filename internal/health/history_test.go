@@ -9,19 +9,19 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestHistoryRemembersTheLatest: what is packed reads as the tail of all that was added.
+// TestHistoryRemembersTheLatest: a History returns the latest of all entries added.
 func TestHistoryRemembersTheLatest(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var h History
 		var results []Past
 		var turns []Turn
 		now := time.UnixMilli(1_700_000_000_000)
-		// Few words, or such as never come again.
+		// A few texts, or texts that never repeat.
 		often := rapid.Bool().Draw(t, "few words")
-		// Of ten events: seldom, or so often that turns are forgotten too.
+		// Transitions in ten events: few, or so many that old ones are dropped, too.
 		turning := rapid.SampledFrom([]int{1, 7}).Draw(t, "turns")
 		for i := range rapid.IntRange(0, 70).Draw(t, "events") {
-			// Clocks jump, and checks that take long are told later than those that began after them.
+			// Clocks jump, and long checks are reported after shorter ones that began later.
 			now = now.Add(time.Duration(rapid.IntRange(-5000, 3600_000).Draw(t, "after")) * time.Millisecond)
 			words := fmt.Sprint("words ", i)
 			if often {
@@ -55,7 +55,8 @@ func TestHistoryRemembersTheLatest(t *testing.T) {
 	})
 }
 
-// TestHistoryBoundsWhatItCannotHold: times that are too far apart, or too long, are cut off and hurt no others.
+// TestHistoryBoundsWhatItCannotHold: times that are too far apart, or durations that are too long,
+// are clamped and affect no other entry.
 func TestHistoryBoundsWhatItCannotHold(t *testing.T) {
 	var h History
 	now := time.UnixMilli(1_700_000_000_000)

@@ -1,23 +1,26 @@
-// Package health turns the results of probes into verdicts: of one check of a member, of all of them, of an endpoint, and of the
-// machine that asks. It is pure: results, time and random numbers come in as parameters.
+// Package health turns the results of probes into verdicts: on one check of a member, on all of its
+// checks, on an endpoint, and on the machine that probes. It is pure: results, time and random
+// numbers are parameters.
 package health
 
-// Member is the health of a member as the probes of one check tell it. The zero value is not usable; see New, Begin and Adopt.
+// Member is the state of one check of a member. The zero value is not usable; see New, Begin and
+// Adopt.
 type Member struct {
 	alive bool
-	// fresh: no good probe was seen since New, so that the first one suffices.
+	// fresh: there was no good probe since New, so that the first one suffices.
 	fresh bool
-	// asked: something is known of it.
+	// asked: there was a result, or the state was adopted.
 	asked bool
-	// run counts the latest probes in a row that contradict alive; always below the threshold.
+	// run counts the latest probes in a row that contradict alive; it is always below the
+	// threshold.
 	run uint32
 }
 
-// New is a member nobody has probed yet: dead, and alive with the first good probe.
+// New returns a check without results: dead, and alive after the first good probe.
 func New() Member { return Member{fresh: true} }
 
-// Begin is a member nobody has probed yet. One that is initially up is alive until its thresholds say otherwise, and counts as
-// asked; else it is New.
+// Begin returns a check without results. One that is initially up is alive until its thresholds are
+// reached, and counts as asked; else it is New.
 func Begin(up bool) Member {
 	if up {
 		return Adopt(true)
@@ -25,20 +28,21 @@ func Begin(up bool) Member {
 	return New()
 }
 
-// Adopt is a member whose last state is known: it stays until its thresholds say otherwise.
+// Adopt returns a check whose last state is known. The state stays until its thresholds are
+// reached.
 func Adopt(alive bool) Member { return Member{alive: alive, asked: true} }
 
-// Asked tells that something is known of it: a result, or the state that it was adopted with.
+// Asked reports whether there was a result or an adopted state.
 func (m Member) Asked() bool { return m.asked }
 
-// Fresh tells that it was never alive and nothing is known of it.
+// Fresh reports whether it was never alive and had no good probe.
 func (m Member) Fresh() bool { return m.fresh }
 
-// Alive tells the present state.
+// Alive returns the current state.
 func (m Member) Alive() bool { return m.alive }
 
-// Observe folds one result in and tells whether the member flipped. A dead member comes up after rise good probes in
-// a row, a live one goes down after fall bad ones; 0 counts as 1.
+// Observe records one result and reports whether the state changed. A dead check becomes alive
+// after rise good probes in a row, a live one dead after fall bad ones; 0 counts as 1.
 func (m *Member) Observe(good bool, rise, fall uint32) (flipped bool) {
 	m.asked = true
 	if good && m.fresh {

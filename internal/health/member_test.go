@@ -6,13 +6,14 @@ import (
 	"pgregory.net/rapid"
 )
 
-// oracle decides from the whole history: the state before each result and the results since the last flip.
+// oracle decides from the whole history: the state before each result and the results since the
+// last transition.
 func oracle(adopted *bool, results []bool, rise, fall uint32) bool {
 	alive, fresh := false, true
 	if adopted != nil {
 		alive, fresh = *adopted, false
 	}
-	since := 0 // results[since:i+1] belong to the present state
+	since := 0 // results[since:i+1] belong to the current state
 	for i, good := range results {
 		if fresh && good {
 			alive, fresh, since = true, false, i+1

@@ -2,24 +2,26 @@ package health
 
 import "time"
 
-// Silence is how long a server has to answer a SYN before that counts as a failure: a client sends it again then (RFC 6298).
+// Silence is how long a server has to reply to a SYN before that counts as a failure, because a
+// client retransmits it then (RFC 6298).
 const Silence = time.Second
 
-// PassiveRule says when what clients' own connections came to declares a member dead: at least Failures, all within Within and
-// with none accepted since, for Hold, which is above 0.
+// PassiveRule sets when the handshakes of clients declare a member dead: at least Failures, all
+// within Within and with none accepted since. It is dead for Hold, which is above 0.
 type PassiveRule struct {
 	Failures     uint64
 	Within, Hold time.Duration
 }
 
-// Handshakes are totals of what clients tried: SYNs, and what was answered to them.
+// Handshakes are total counts: SYNs of clients, and the replies to them.
 type Handshakes struct {
 	Asked, Accepted, Refused uint64
 }
 
-// Passive is what is known of one member by connections that others made. The zero value knows nothing.
+// Passive is the state of one member by the handshakes of clients. The zero value has none.
 type Passive struct {
-	// samples are totals at the times when they changed: those within Within, and the last one before.
+	// samples are totals at the times when they changed: those within Within, and the last one
+	// before that.
 	samples []sample
 	// until is how long the member is held dead; zero: it is not.
 	until time.Time
@@ -30,18 +32,18 @@ type sample struct {
 	Handshakes
 }
 
-// Observe takes the totals at a time, which never goes back, and tells whether the member is held dead. Totals that fell are of
-// another count, which begins then.
+// Observe records the totals at a time, which never goes back, and reports whether the member is
+// held dead. Totals that decreased belong to a new count, which starts then.
 func (p *Passive) Observe(now time.Time, h Handshakes, rule PassiveRule) (dead bool) {
 	last := len(p.samples) - 1
 	switch {
 	case last < 0:
 	case h.Asked < p.samples[last].Asked || h.Accepted != p.samples[last].Accepted || h.Refused < p.samples[last].Refused:
-		// Whatever failed before the server accepted one says nothing now.
+		// Failures before an accepted handshake no longer count.
 		p.samples = p.samples[:0]
 	}
 	if !p.until.IsZero() {
-		// What is tried meanwhile was sent before the member was taken out.
+		// SYNs that arrive during the hold were sent before the member was removed.
 		p.samples = append(p.samples[:0], sample{now, h})
 		if now.Before(p.until) {
 			return true
@@ -60,7 +62,7 @@ func (p *Passive) Observe(now time.Time, h Handshakes, rule PassiveRule) (dead b
 	return true
 }
 
-// forget drops samples before the last one that is not after a time.
+// forget drops the samples before the last one that is not after a time.
 func (p *Passive) forget(before time.Time) {
 	first := 0
 	for first < len(p.samples)-1 && !p.samples[first+1].at.After(before) {
@@ -69,7 +71,8 @@ func (p *Passive) forget(before time.Time) {
 	p.samples = p.samples[:copy(p.samples, p.samples[first:])]
 }
 
-// failures are the refusals since the first sample, and the SYNs since then that were not answered in time.
+// failures returns the number of refusals since the first sample, or of SYNs since then without a
+// reply in time, whichever is larger.
 func (p *Passive) failures(now time.Time) uint64 {
 	first, last := p.samples[0], p.samples[len(p.samples)-1]
 	refused, old := last.Refused-first.Refused, uint64(0)

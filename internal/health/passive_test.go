@@ -7,7 +7,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestPassiveAgainstNaive: the member is held dead exactly when a list of everything that was ever seen says so.
+// TestPassiveAgainstNaive: the member is held dead exactly when an evaluation of all samples gives
+// that.
 func TestPassiveAgainstNaive(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rule := PassiveRule{
@@ -46,7 +47,8 @@ func TestPassiveAgainstNaive(t *testing.T) {
 	})
 }
 
-// naiveFailures counts over all samples: those after the last acceptance, after the end of the last hold, and within the time.
+// naiveFailures counts over all samples: those after the last acceptance, after the end of the last
+// hold, and within the time.
 func naiveFailures(all []sample, until time.Time, within time.Duration) uint64 {
 	last := len(all) - 1
 	now := all[last].at
@@ -75,7 +77,7 @@ func naiveFailures(all []sample, until time.Time, within time.Duration) uint64 {
 	return max(all[last].Refused-first.Refused, old)
 }
 
-// TestPassiveStories: what it means to people.
+// TestPassiveStories: examples from operation.
 func TestPassiveStories(t *testing.T) {
 	rule := PassiveRule{Failures: 3, Within: 10 * time.Second, Hold: 30 * time.Second}
 	at := func(s int) time.Time { return time.Unix(int64(s), 0) }

@@ -8,21 +8,21 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// SaidBy are the words of a check with its name in front: with several checks words alone do not tell whose they are. Numbers are
-// from 0 here, and from 1 for people.
+// SaidBy returns the reason of a check preceded by the check's name, because a member with several
+// checks needs it. Numbers start at 0 here, and at 1 in texts.
 func SaidBy(number int, check *lb.Check, words string) string {
 	return "check " + strconv.Itoa(number+1) + ", " + check.KindText() + ": " + words
 }
 
-// MaxWords bounds words that are told from node to node, in bytes.
+// MaxWords bounds a reason that is sent between nodes, in bytes.
 const MaxWords = 160
 
-// Told are words as they are told from node to node: what is not printable is escaped as in Go, and of what is longer than MaxWords
-// only the beginning is left, with … behind it. Words that were told stay as they are.
+// Told returns a reason as nodes send it: unprintable characters are escaped as in Go, and text
+// beyond MaxWords is replaced by "…". It is idempotent.
 func Told(words string) string {
 	const cut = "…"
 	out := make([]byte, 0, min(len(words), MaxWords))
-	fits := 0 // so much of out leaves room for cut
+	fits := 0 // this much of out leaves room for cut
 	for _, r := range words {
 		if r == utf8.RuneError || !unicode.IsPrint(r) {
 			quoted := strconv.QuoteRuneToASCII(r)

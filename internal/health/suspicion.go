@@ -2,72 +2,78 @@ package health
 
 import "time"
 
-// What makes a machine that asks suspect itself.
+// Thresholds for isolation.
 const (
-	// suspectServices is the least number of services that must be lost, suspectShare the least share, in percent, of the services
-	// that it has news of.
+	// suspectServices is the least number of services that must be lost. suspectShare is the least
+	// share of lost services, in percent, among those with members in contact or lost.
 	suspectServices = 3
 	suspectShare    = 50
-	// lostShare is the share of a service's members, in percent, that must be lost for the service to be.
+	// lostShare is the share of a service's members, in percent, that must be lost for the service
+	// to be lost.
 	lostShare = 95
-	// LostWindow is how long a member counts as lost after its verdict followed: services that die one after the other add up to no
-	// suspicion.
+	// LostWindow is how long a member counts as lost after its verdict changed, so that services
+	// that die one after the other do not add up to isolation.
 	LostWindow = 5 * time.Second
 	// DefaultGrace is how long failing verdicts are held.
 	DefaultGrace = 10 * time.Second
 )
 
-// Phase is how far a machine trusts what it sees.
+// Phase is how far a machine trusts its own probes.
 type Phase uint8
 
 const (
 	// Trusting: verdicts count.
 	Trusting Phase = iota
-	// Holding: it suspects itself. Members that fell silent keep their last verdicts, but for those that others call dead.
+	// Holding: the machine considers itself isolated. Silent members keep their last verdict,
+	// except those that others report dead.
 	Holding
-	// Conceding: it still suspects itself, but the time of grace is over: members that are silent fall, but for those that others
-	// call alive.
+	// Conceding: the machine still considers itself isolated, but the grace period is over. Silent
+	// members fall, except those that others report alive.
 	Conceding
 )
 
-// Suspicion decides whether a machine that asks is itself what is broken: when nothing comes back from nearly all members of many
-// services at once, which were there just before. A refusal or a bad answer is a sign that the way works. What it costs to be told
-// of a result does not depend on how many members there are. The zero value suspects, and holds nothing back.
+// Suspicion decides whether a machine that probes is itself isolated: it suddenly gets no reply
+// from nearly all members of many services that answered just before. A refusal or a bad reply
+// shows that the path works. The cost of recording a result does not depend on the number of
+// members. The zero value detects isolation but holds no verdicts.
 type Suspicion struct {
-	// Grace is how long failing verdicts are held once it suspects.
+	// Grace is how long failing verdicts are held during isolation.
 	Grace time.Duration
-	// news is the number of services that have members in contact or lost, lost that of those that are lost.
+	// news is the number of services that have members in contact or lost, lost the number of lost
+	// services.
 	news, lost int
-	// fallen are contacts with the times at which they fell, in order; some may have come back.
+	// fallen are contacts with the times at which they fell, in order. Some may have come back.
 	fallen []fallenContact
-	// since is when it began to suspect; zero: it does not.
+	// since is when isolation began; zero: there is none.
 	since time.Time
 	phase Phase
 }
 
-// Reach is what a machine that asks reaches of a service. The zero value is that of no members.
+// Reach counts the members of a service that a machine reaches and those it lost. The zero value
+// has no members.
 type Reach struct{ reached, lost int }
 
 func (r *Reach) news() bool   { return r.reached+r.lost > 0 }
 func (r *Reach) isLost() bool { return r.lost > 0 && r.lost*100 >= lostShare*(r.reached+r.lost) }
 
-// contact is what the last results of a member say of the way to it.
+// contact is the state of the path to a member by its last results.
 type contact uint8
 
 const (
-	// unknown: nothing, or it was dead before it fell silent.
+	// unknown: no result, or the member was dead before it became silent.
 	unknown contact = iota
-	// refusing: there is an answer, and its verdict is dead.
+	// refusing: it replies, and its verdict is dead.
 	refusing
-	// answering: there is an answer, and it is alive.
+	// answering: it replies, and it is alive.
 	answering
-	// silent: there is none, and it is alive.
+	// silent: it does not reply, and it is alive.
 	silent
-	// fell: there is none, and its verdict followed from that.
+	// fell: it does not reply, and its verdict is dead because of that.
 	fell
 )
 
-// Contact is a member of a service as the machine reaches it. The zero value is one that was not asked.
+// Contact is the machine's contact to a member of a service. The zero value is a member without
+// results.
 type Contact struct {
 	of    *Reach
 	state contact
@@ -79,11 +85,12 @@ type fallenContact struct {
 	at time.Time
 }
 
-// Fell tells that a member was taken for dead, not longer than LostWindow ago as of the last Decide, because it is silent.
+// Fell reports whether the verdict became dead because of silence, at most LostWindow before the
+// last Decide.
 func (c *Contact) Fell() bool { return c.state == fell }
 
-// Heard notes what the latest result says of a member of a service: whether it is silence, and whether the member is alive by the
-// machine's own verdict, which may be held.
+// Heard records the latest result for a member of a service: whether it is silence, and whether the
+// member is alive by the machine's own verdict, which may be held.
 func (s *Suspicion) Heard(c *Contact, of *Reach, isSilent, alive bool, now time.Time) {
 	next := unknown
 	switch {
@@ -103,7 +110,7 @@ func (s *Suspicion) Heard(c *Contact, of *Reach, isSilent, alive bool, now time.
 	s.move(c, of, next)
 }
 
-// Forget takes a member out: it is not asked any more, or not for this service.
+// Forget removes a member that is no longer probed, or no longer for this service.
 func (s *Suspicion) Forget(c *Contact) { s.move(c, nil, unknown) }
 
 func (s *Suspicion) move(c *Contact, of *Reach, next contact) {
@@ -115,7 +122,7 @@ func (s *Suspicion) move(c *Contact, of *Reach, next contact) {
 	s.count(c, 1)
 }
 
-// count counts a contact in or out.
+// count adds or removes a contact, by the sign of by.
 func (s *Suspicion) count(c *Contact, by int) {
 	if c.of == nil || c.state == unknown {
 		return
@@ -138,7 +145,7 @@ func (s *Suspicion) total(r *Reach, by int) {
 	}
 }
 
-// Decide is how far to trust verdicts now.
+// Decide updates and returns the phase.
 func (s *Suspicion) Decide(now time.Time) Phase {
 	for len(s.fallen) > 0 && now.Sub(s.fallen[0].at) >= LostWindow {
 		if c := s.fallen[0]; c.state == fell && c.fell.Equal(c.at) {
@@ -158,13 +165,13 @@ func (s *Suspicion) Decide(now time.Time) Phase {
 	return s.phase
 }
 
-// Phase is what Decide said last.
+// Phase returns the result of the last Decide.
 func (s *Suspicion) Phase() Phase { return s.phase }
 
-// Since is when the suspicion began; zero when there is none.
+// Since returns when isolation began; zero: there is none.
 func (s *Suspicion) Since() time.Time { return s.since }
 
-// Due is when Decide may say something else without anything being heard before; zero: never.
+// Due returns when Decide may return another phase without new results; zero: never.
 func (s *Suspicion) Due() time.Time {
 	if s.phase == Trusting {
 		return time.Time{}
@@ -181,8 +188,8 @@ func (s *Suspicion) Due() time.Time {
 	return due
 }
 
-// Held tells whether a member that fell silent keeps its last verdict in a phase, by what others say of it: nothing, that it is
-// alive, or that it is dead.
+// Held reports whether a silent member keeps its last verdict in a phase, if other machines report
+// it alive, dead, or neither.
 func (p Phase) Held(othersAlive, othersDead bool) bool {
 	switch p {
 	case Holding:

@@ -7,13 +7,13 @@ import (
 	"pgregory.net/rapid"
 )
 
-// told is what was heard of a member at a time.
+// told is a result for a member at a time.
 type told struct {
 	at            time.Time
 	silent, alive bool
 }
 
-// reachOf goes through all that was heard of a member.
+// reachOf evaluates all results of a member.
 func reachOf(heard []told, now time.Time) (reached, lost bool) {
 	if len(heard) == 0 {
 		return false, false
@@ -25,7 +25,7 @@ func reachOf(heard []told, now time.Time) (reached, lost bool) {
 	if heard[last].alive {
 		return false, true
 	}
-	first := last // of the silences that follow each other without it being alive
+	first := last // the first of the latest silences in a row with a dead verdict
 	for first > 0 && heard[first-1].silent && !heard[first-1].alive {
 		first--
 	}
@@ -33,7 +33,8 @@ func reachOf(heard []told, now time.Time) (reached, lost bool) {
 	return false, wasAlive && now.Sub(heard[first].at) < LostWindow
 }
 
-// TestSuspicionAgreesWithHistory: counted by changes, a machine suspects itself when the whole history says so.
+// TestSuspicionAgreesWithHistory: the counters detect isolation exactly when an evaluation of the
+// whole history does.
 func TestSuspicionAgreesWithHistory(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const members = 3
@@ -42,7 +43,7 @@ func TestSuspicionAgreesWithHistory(t *testing.T) {
 		reach, contacts := make([]Reach, services), make([][members]Contact, services)
 		heard := make([][members][]told, services)
 		now, since := time.Unix(1000, 0), time.Time{}
-		// The world is mostly well, or mostly not.
+		// The world is mostly healthy, or mostly not.
 		broken := false
 		for range rapid.IntRange(1, 80).Draw(t, "events") {
 			switch rapid.IntRange(0, 12).Draw(t, "event") {
@@ -103,7 +104,7 @@ func TestSuspicionAgreesWithHistory(t *testing.T) {
 	})
 }
 
-// network is a machine with services of so many members each, which all answered just now.
+// network is a machine with services of a number of members each, all of which just replied.
 type network struct {
 	Suspicion
 	reach    []Reach
@@ -122,7 +123,7 @@ func newNetwork(services, members int) *network {
 	return n
 }
 
-// hear lets the first members of a service be heard of.
+// hear records one result for the first members of a service.
 func (n *network) hear(service, members int, silent, alive bool) Phase {
 	for j := range members {
 		n.Heard(&n.contacts[service][j], &n.reach[service], silent, alive, n.now)
@@ -180,7 +181,7 @@ func TestRefusalIsASignOfLife(t *testing.T) {
 	}
 }
 
-// TestServicesThatDieInTurn: dead ones do not add up.
+// TestServicesThatDieInTurn: services that die one after the other do not add up to isolation.
 func TestServicesThatDieInTurn(t *testing.T) {
 	n := newNetwork(6, 10)
 	for i := range 6 {

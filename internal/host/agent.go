@@ -1,5 +1,5 @@
-// Package host is the agent of servers: it keeps the decapsulating, translating programs of this machine at the plan,
-// and says what of the machine's settings keeps packets from the servers.
+// Package host is the agent of servers. It applies the plan to the decapsulating and translating
+// programs of this machine, and reports the machine's settings that keep packets from the servers.
 package host
 
 import (
@@ -33,55 +33,57 @@ type Agent struct {
 	checks  *checks
 	loads   *loads
 	answers *answers
-	// servers, if not nil, hears of the bindings that the tables have. Set by Run before anything else is called.
+	// servers, if not nil, receives the bindings that the tables have. Set by Run before any other
+	// use.
 	servers *servers
-	// guard says what servers may send. Set by Run as well.
+	// guard limits the packets that servers may send. Set by Run as well.
 	guard dataplane.HostGuard
 	// served becomes true when a plan arrives; nil: not needed. Set by Run.
 	served *atomic.Bool
-	// outbound is nil where servers open no connections that leave with a VIP.
+	// outbound is nil if servers open no connections that leave with a VIP.
 	outbound *outbound
-	// leases, if not nil, are those of outbound. Set before anything else is called.
+	// leases, if not nil, are those of outbound. Set before any other use.
 	leases *Leases
-	// openings is nil where nobody makes them. Set by Run before anything else is called.
+	// openings is nil without handshake offload. Set by Run before any other use.
 	openings *openings
 
 	// planning is held while a plan is applied; it guards wanted. Taken before all others.
 	planning sync.Mutex
 	wanted   *plan.Plan // the manager's last one; nil before the first
 
-	// applying is held while the tables are made to follow; it guards what the tables were given. Taken before mu, and before those of
-	// servers.
+	// applying is held while the tables are updated; it guards the state of the tables. Taken
+	// before mu, and before the locks of servers.
 	applying sync.Mutex
 	state    dataplane.HostState // of the last plan
-	leavers  []leaver            // in the tables beside it
+	leavers  []leaver            // in the tables in addition to it
 	repairs  repairs
-	planned  *plan.Plan // the last one, without what is withheld; nil before the first
+	planned  *plan.Plan // the last one, without withheld VIPs; nil before the first
 	spreads  spreads
-	own      []netip.Addr // of this host, as the plan has them
-	// flipped is poked when members changed their health: new flows from switches go elsewhere then.
+	own      []netip.Addr // addresses of this host in the plan
+	// flipped is notified when the health of members changed, because then new flows from switches
+	// are spread differently.
 	flipped chan struct{}
 
-	// mu guards what follows.
+	// mu guards the fields below.
 	mu          sync.Mutex
 	hunger      probe.Hunger
 	former      former
 	bindings    []plan.Binding      // in the tables
 	dips        map[netip.Addr]bool // of bindings
-	problems    []Problem           // logged already
-	uplinkFault string              // keeps the programs from the uplink; empty: none
+	problems    []Problem           // already logged
+	uplinkFault string              // the reason why the uplink has no programs; empty: it has them
 	mtu         uint32              // of the Network; 0 before the first plan
 	withheld    withholding
-	bound       *plan.Plan // that the tables have; nil before the first
-	// used is what the bindings of the plan usedOf take of the tables.
+	bound       *plan.Plan // the one in the tables; nil before the first
+	// used is how many table entries the bindings of the plan usedOf take.
 	used   map[string]uint64
 	usedOf *plan.Plan
 }
 
 var _ agent.Handler = (*Agent)(nil)
 
-// New makes an agent around the tables, whose prober's results go to Probed. It checks the machine as it goes; log receives
-// what changes.
+// New returns an agent for the tables. The prober's results must be passed to Probed. The agent
+// checks the machine's settings repeatedly, and logs changes.
 func New(tables dataplane.HostTables, machine Machine, prober Prober, c clock.Clock, log *slog.Logger) *Agent {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -92,8 +94,10 @@ func New(tables dataplane.HostTables, machine Machine, prober Prober, c clock.Cl
 	}
 }
 
-// Apply implements agent.Handler. Problems of the machine do not fail it: the tables are as wanted, and Status tells. Nor does a lack of room: VIPs
-// of the tenant that takes most of a full table are withheld. Handshakes that tables refuse fail it when all else is done.
+// Apply implements agent.Handler. Problems of the machine do not fail it: the tables are as wanted,
+// and Status reports the problems. A lack of room does not fail it either: VIPs of the tenant that
+// takes most of a full table are withheld. It returns an error for handshakes that the tables
+// refuse, after it has applied the rest of the plan.
 func (a *Agent) Apply(_ context.Context, p plan.Plan) error {
 	a.planning.Lock()
 	defer a.planning.Unlock()
@@ -104,7 +108,8 @@ func (a *Agent) Apply(_ context.Context, p plan.Plan) error {
 	return a.apply(&p)
 }
 
-// apply makes everything follow the manager's plan, but for the VIPs that the tables have no room for; planning is held.
+// apply applies the manager's plan, without the VIPs for which the tables have no room. planning is
+// held.
 func (a *Agent) apply(wanted *plan.Plan) error {
 	a.mu.Lock()
 	machines := a.former.follow(wanted.Repairs, wanted.Node.Addresses)
@@ -134,7 +139,8 @@ func (a *Agent) apply(wanted *plan.Plan) error {
 	return nil
 }
 
-// dipsOf returns the DIPs of bindings: the machine's settings suit them or not, whatever their ports.
+// dipsOf returns the DIPs of bindings. Whether the machine's settings suit a binding depends on its
+// DIP only.
 func dipsOf(bindings []plan.Binding) map[netip.Addr]bool {
 	out := map[netip.Addr]bool{}
 	for i := range bindings {
@@ -143,7 +149,8 @@ func dipsOf(bindings []plan.Binding) map[netip.Addr]bool {
 	return out
 }
 
-// follow gives the tables as much of a plan and of the bindings that leave as they have room for. It returns the plan that the tables have.
+// follow writes to the tables as much of a plan and of the leaving bindings as they have room for.
+// It returns the plan that the tables have.
 func (a *Agent) follow(wanted *plan.Plan) (*plan.Plan, error) {
 	a.applying.Lock()
 	defer a.applying.Unlock()
@@ -162,7 +169,8 @@ func (a *Agent) follow(wanted *plan.Plan) (*plan.Plan, error) {
 	return p, nil
 }
 
-// followLocked gives the tables the state of a fitted plan and the bindings that leave. applying is held.
+// followLocked writes the state of a fitted plan and the leaving bindings to the tables. applying
+// is held.
 func (a *Agent) followLocked(f *fitting, p *plan.Plan) error {
 	next := dataplane.HostState{
 		TunnelSources: p.TunnelSources, MTU: p.MTU, Bindings: p.Bindings, Inside: p.Inside, Switches: p.Switches,
@@ -191,14 +199,14 @@ func (a *Agent) followLocked(f *fitting, p *plan.Plan) error {
 	return nil
 }
 
-// tellServers tells of the bindings that the tables have. applying is held.
+// tellServers passes the bindings in the tables to servers. applying is held.
 func (a *Agent) tellServers() {
 	if a.servers != nil {
 		a.servers.bound(withLeavers(a.state, a.leavers).Bindings)
 	}
 }
 
-// withLeavers is the state with the leavers behind its own bindings.
+// withLeavers returns the state with the leavers after its own bindings.
 func withLeavers(s dataplane.HostState, leavers []leaver) dataplane.HostState {
 	s.Bindings = slices.Clip(s.Bindings)
 	for _, l := range leavers {
@@ -207,7 +215,7 @@ func withLeavers(s dataplane.HostState, leavers []leaver) dataplane.HostState {
 	return s
 }
 
-// Expire takes out the bindings whose time is over.
+// Expire removes the bindings whose grace period is over.
 func (a *Agent) Expire() error {
 	a.applying.Lock()
 	defer a.applying.Unlock()
@@ -228,7 +236,8 @@ func (a *Agent) Expire() error {
 	return nil
 }
 
-// checkMachine looks at the machine's settings with the present bindings in mind and logs what became wrong or right.
+// checkMachine checks the machine's settings for the present bindings. It logs new and solved
+// problems.
 func (a *Agent) checkMachine() []Problem {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -247,8 +256,8 @@ func (a *Agent) checkMachine() []Problem {
 	return now
 }
 
-// Status implements agent.Handler: a member per binding with what it received, all reasons, and in Error what keeps
-// packets from the servers.
+// Status implements agent.Handler. It returns a member per binding with its packet counters, all
+// reasons, and in Error the faults that keep packets from the servers.
 func (a *Agent) Status() *apiv1.NodeStatus {
 	s := &apiv1.NodeStatus{Starved: a.starved(), Crowded: a.prober.Stats().Crowded > 0}
 	var faults []string
@@ -302,7 +311,7 @@ func (a *Agent) Status() *apiv1.NodeStatus {
 	return s
 }
 
-// starved tells whether the machine lacks what checks need.
+// starved reports whether the machine lacks resources for checks.
 func (a *Agent) starved() bool {
 	n := a.prober.Stats().Starved
 	a.mu.Lock()
@@ -310,8 +319,8 @@ func (a *Agent) starved() bool {
 	return a.hunger.Felt(n, a.clock.Now())
 }
 
-// memberStatus is one binding in the manager's words, with what its checks come to for people: what muxes hear of verdicts has a
-// way of its own. Alive of one that is not checked says that the binding is there.
+// memberStatus returns the status of a binding, with the result of its checks for people. Muxes
+// receive verdicts separately. For a member without checks Alive means that the binding exists.
 func memberStatus(c dataplane.BindingCounter, h *apiv1.NodeHealth) *apiv1.MemberStatus {
 	b, checked := c.Binding, h.GetVerdict() != ""
 	return &apiv1.MemberStatus{
@@ -322,7 +331,7 @@ func memberStatus(c dataplane.BindingCounter, h *apiv1.NodeHealth) *apiv1.Member
 	}
 }
 
-// serverStatus is what a server got and sent, in the manager's words.
+// serverStatus returns the traffic counters of a server.
 func serverStatus(m dataplane.ServerMeter) *apiv1.ServerStatus {
 	return &apiv1.ServerStatus{
 		Dip: m.DIP.String(), PacketsIn: m.In.Packets, BytesIn: m.In.Bytes, FlowsIn: m.FlowsIn,
@@ -330,12 +339,12 @@ func serverStatus(m dataplane.ServerMeter) *apiv1.ServerStatus {
 	}
 }
 
-// Trace implements agent.Handler: only muxes choose.
+// Trace implements agent.Handler: only muxes select backends.
 func (a *Agent) Trace(*apiv1.TraceRequest) *apiv1.TraceResult {
 	return &apiv1.TraceResult{Error: "hosts do not choose a backend: ask a mux"}
 }
 
-// Flows implements agent.Handler: the flow table is the muxes'.
+// Flows implements agent.Handler: only muxes have the flow table.
 func (a *Agent) Flows(_ context.Context, _ *apiv1.FlowsRequest) *apiv1.FlowsResult {
 	return &apiv1.FlowsResult{Error: "hosts have no flow table of the balancer: ask a mux"}
 }

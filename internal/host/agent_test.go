@@ -28,7 +28,7 @@ func binding(vip, dip string) plan.Binding {
 	}
 }
 
-// settings is a Machine with the given sysctls, others "0", and one address.
+// settings returns a Machine with the given sysctls, others "0", and one address.
 func settings(sysctls map[string]string) Machine {
 	return Machine{
 		Interface: "eth0",
@@ -94,7 +94,8 @@ func TestStatusTellsForwarding(t *testing.T) {
 	}
 }
 
-// TestStatusTellsASmallUplink: clients may be let segment to the MTU of the Network, which the uplink must carry.
+// TestStatusTellsASmallUplink checks the status of an uplink that cannot carry the MTU of the
+// Network, to which clients may be allowed to segment.
 func TestStatusTellsASmallUplink(t *testing.T) {
 	machine, mtu := settings(forwarding), 1500
 	machine.Links = func() []agent.Link { return []agent.Link{{Name: "eth0", MTU: mtu}} }

@@ -16,21 +16,25 @@ import (
 )
 
 const (
-	// answersEvery is the time over which SYNs, and new flows of UDP, that servers get are compared with the answers that leave by the uplink.
+	// answersEvery is the period over which the SYNs, and new flows of UDP, that servers receive
+	// are compared with the answers that leave by the uplink.
 	answersEvery = 10 * time.Second
-	// answersSYNs is how many SYNs or new flows a server must have got in that time before it is judged.
+	// answersSYNs is how many SYNs or new flows a server must have received in a period to be
+	// judged.
 	answersSYNs = 8
-	// answersPeriods is how many such times one after the other are as bad: a server that dies gets no SYNs after the first two.
+	// answersPeriods is how many consecutive periods must be bad. A server that dies receives no
+	// SYNs after the first two.
 	answersPeriods = 2
-	// answersQuiet is after how many periods without SYNs a server is named no more.
+	// answersQuiet is after how many periods without SYNs a server is no longer listed.
 	answersQuiet = 30
-	// answersNamed is how many servers a status names.
+	// answersNamed is how many servers a status lists.
 	answersNamed = 16
 )
 
-// answers finds servers whose answers to SYNs do not leave by the uplink, where they would get the VIP as their source: a firewall with connection
-// tracking dropped them, they left by another device, or the server sent none. SYNs that clients repeat count each. Of UDP, where a server need not answer, one counts
-// that answered before and then answers no new flow at all.
+// answers detects servers whose answers to SYNs do not leave by the uplink, where they would get
+// the VIP as their source: a firewall with connection tracking dropped them, they left by another
+// device, or the server sent none. Retransmitted SYNs count each. A UDP server need not answer. It
+// is listed only if it answered before and then answers no new flow at all.
 type answers struct {
 	log *slog.Logger
 
@@ -42,12 +46,13 @@ type answers struct {
 type answering struct {
 	name  string
 	last  dataplane.BindingHandshakes
-	bad   int // periods in a row
-	quiet int // periods without SYNs in a row
+	bad   int // consecutive periods
+	quiet int // consecutive periods without SYNs
 	lost  bool
 }
 
-// look takes the totals at the end of a period. Servers that this host's own checks call dead are not judged.
+// look evaluates the totals at the end of a period. Servers that are dead by this host's own checks
+// are not judged.
 func (x *answers) look(all []dataplane.BindingHandshakes, dead func(memberRef) bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -60,7 +65,7 @@ func (x *answers) look(all []dataplane.BindingHandshakes, dead func(memberRef) b
 		if s == nil || now.Asked < s.last.Asked {
 			s = &answering{name: answeringName(b), last: dataplane.BindingHandshakes{}}
 			if before == nil {
-				// The agent started: earlier totals say nothing of this period.
+				// After a start of the agent the earlier totals do not belong to this period.
 				s.last = now
 			}
 		}
@@ -68,7 +73,7 @@ func (x *answers) look(all []dataplane.BindingHandshakes, dead func(memberRef) b
 		asked, answered := now.Asked-s.last.Asked, now.Accepted+now.Refused-s.last.Accepted-s.last.Refused
 		if b.Key.Protocol == lb.UDP {
 			if now.Accepted == 0 {
-				asked = 0 // it may be one that never answers, as for syslog
+				asked = 0 // it may be a server that never answers, as for syslog
 			} else if answered > 0 {
 				answered = asked
 			}
@@ -104,7 +109,7 @@ func (x *answers) look(all []dataplane.BindingHandshakes, dead func(memberRef) b
 	}
 }
 
-// answeringName names a server in a status: "203.0.113.10 TCP port 80 at 10.20.1.11".
+// answeringName returns the name of a server in a status: "203.0.113.10 TCP port 80 at 10.20.1.11".
 func answeringName(b *plan.Binding) string {
 	protocol := "TCP"
 	if b.Key.Protocol == lb.UDP {
@@ -113,7 +118,8 @@ func answeringName(b *plan.Binding) string {
 	return fmt.Sprintf("%s %s port %d at %s", b.Key.VIP, protocol, b.Key.Port, b.DIP)
 }
 
-// lost names the servers whose answers do not leave by the uplink, in order; at most answersNamed.
+// lost returns the names of the servers whose answers do not leave by the uplink, in order; at most
+// answersNamed.
 func (x *answers) lost() (out []string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -126,7 +132,7 @@ func (x *answers) lost() (out []string) {
 	return out[:min(len(out), answersNamed)]
 }
 
-// watchAnswers looks at what becomes of SYNs and new flows of UDP until ctx ends.
+// watchAnswers ends a period every answersEvery until ctx ends.
 func watchAnswers(ctx context.Context, a *Agent) {
 	for {
 		if err := a.lookAtAnswers(); err != nil {
@@ -150,10 +156,12 @@ func (a *Agent) lookAtAnswers() error {
 	return nil
 }
 
-// someClients stand for clients: addresses of no network (RFC 5737, RFC 3849), so that the default route leads to them.
+// someClients represent clients: addresses of no network (RFC 5737, RFC 3849), so that the default
+// route applies to them.
 var someClients = []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
 
-// otherWays returns a problem for each family whose default route leaves by the uplink and by other devices, too.
+// otherWays returns a problem for each family whose default route leaves by the uplink and by other
+// devices, too.
 func (m Machine) otherWays() (found []Problem) {
 	if m.Devices == nil {
 		return nil
@@ -161,7 +169,8 @@ func (m Machine) otherWays() (found []Problem) {
 	for _, client := range someClients {
 		devices, err := m.Devices(client)
 		if err != nil || !slices.Contains(devices, m.Interface) {
-			continue // no default route, or the management network's: then clients have routes of their own
+			// no default route, or the management network's: then clients have routes of their own
+			continue
 		}
 		family, command := "IPv4", "ip"
 		if client.Is6() {

@@ -18,7 +18,8 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// TestAnswersJudged: servers are named after two periods with less than half of the answers, until answers leave again or nothing asks for long.
+// TestAnswersJudged checks that servers are listed after two periods with answers to less than half
+// of the SYNs, until answers leave again or no SYN arrives for long.
 func TestAnswersJudged(t *testing.T) {
 	b := binding("203.0.113.10", "10.20.1.11")
 	const name = "203.0.113.10 TCP port 80 at 10.20.1.11"
@@ -34,7 +35,7 @@ func TestAnswersJudged(t *testing.T) {
 		name    string
 		periods []period
 		udp     bool
-		never   bool // it answered nothing before
+		never   bool // it answered none before
 	}{
 		{"UDP, some answered", []period{{asked: 100, accepted: 100}, {asked: 100, accepted: 1}, {asked: 100, accepted: 1}}, true, false},
 		{"UDP, lost", []period{{asked: 8}, {asked: 8, want: true}, {asked: 8, want: true}, {asked: 8, accepted: 1}}, true, false},
@@ -76,7 +77,8 @@ func TestAnswersJudged(t *testing.T) {
 	}
 }
 
-// TestOtherWays: the default route's other devices are a fault, the management network's is none.
+// TestOtherWays checks that other devices of the default route are a fault, but not the management
+// network's.
 func TestOtherWays(t *testing.T) {
 	for _, c := range []struct {
 		devices []string
@@ -115,7 +117,8 @@ const (
 	second4, second6   = "198.51.101.", "2001:db8:101::"
 )
 
-// syns sends SYNs to a VIP from so many addresses of the client, each of a socket that waits for no answer.
+// syns sends SYNs to a VIP from `many` addresses of the client, each from a socket that does not
+// wait for an answer.
 func (n *testNet) syns(vip, from string, many int) {
 	n.t.Helper()
 	check(n.t, netdev.In(n.client, func() error {
@@ -148,8 +151,9 @@ func as4(a netip.Addr) (out [4]byte) {
 	return out
 }
 
-// TestAnswersVanish: answers that a firewall with connection tracking drops, and answers that leave by a second uplink, are found while both last, over IPv4
-// and IPv6, and not after their cures.
+// TestAnswersVanish checks that answers that a firewall with connection tracking drops, and answers
+// that leave by a second uplink, are detected while the fault lasts, over IPv4 and IPv6, and not
+// after their cures.
 func TestAnswersVanish(t *testing.T) {
 	const many = 40
 	for _, f := range []struct {
@@ -173,7 +177,8 @@ func TestAnswersVanish(t *testing.T) {
 			{"policy", [][]string{{"nft", policy}}, [][]string{{"nft", cure}, {"nft", "insert", "rule", "inet", "f", "forward", "ct", "state", "untracked", "accept"}}, false},
 			{
 				"second uplink",
-				// The VIP's own way is fixed: hosts take who is not behind the uplink for a client on this machine if the VIP is behind it, and the kernel's
+				// Fix the VIP's own way, because hosts treat a sender that is not behind the uplink
+				// as a client on this machine if the VIP is behind the uplink, and the kernel's
 				// hash, whose seed changes with each boot, would decide.
 				[][]string{
 					{"ip", ip, "route", "replace", "default", "nexthop", "via", client, "dev", "up0", "weight", "1", "nexthop", "via", second + "2", "dev", "up1", "weight", "9"},
@@ -202,7 +207,8 @@ func TestAnswersVanish(t *testing.T) {
 					check(t, err)
 					return all[0]
 				}
-				// period sends SYNs of all addresses and waits until they are delivered and `answered` of them answered.
+				// period sends SYNs of all addresses and waits until they are delivered and
+				// `answered` of them answered.
 				period := func(answered int) (lost []string) {
 					before := counts()
 					n.syns(f.vip, f.from, many)

@@ -11,7 +11,7 @@ import (
 	"github.com/shuntlb/shunt/internal/probe"
 )
 
-// verdict is what this host says of a member.
+// verdict is this host's verdict on a member.
 type verdict uint8
 
 const (
@@ -20,26 +20,29 @@ const (
 	saidDead
 )
 
-// checked is a member that is checked.
+// checked is a member with checks.
 type checked struct {
 	dip    netip.Addr
 	asks   []ask
-	states []health.Member // one of each ask
-	needed int             // of them, for the member to be alive
-	// rule is for clients' own connections, nil when they do not count; shunned says that they hold the member dead.
+	states []health.Member // one for each of asks
+	needed int             // number of good checks that make the member alive
+	// rule is the rule for clients' own connections, nil if they do not count; shunned: they hold
+	// the member dead.
 	rule    *lb.Passive
 	passive health.Passive
 	shunned bool
-	// damping keeps it down when it flaps, nil when nothing does; up is what its checks and clients made of it last.
+	// damping holds the member down when it flaps, nil without damping; up is the last verdict of
+	// its checks and clients.
 	damping *lb.Damping
 	damper  health.Damper
 	up      verdict
-	// said is the verdict as it was last told, or is about to be.
+	// said is the verdict as reported last, or about to be reported.
 	said verdict
-	// words are of the last probe, or of what clients saw; while these hold the member dead, or it has several checks, of the last
-	// that agrees with the verdict, so that they tell why.
+	// words is the text of the last probe, or of the clients' connections. While these hold the
+	// member dead, or if it has several checks, it is the text of the last probe that agrees with
+	// the verdict, so that it explains the verdict.
 	words string
-	// past is what happened to it on this server, as long as this agent runs.
+	// past is the history of the member on this server, as long as this agent runs.
 	past *health.History
 }
 
@@ -49,8 +52,9 @@ type ask struct {
 	check  lb.Check
 }
 
-// newChecked is a binding's member; before is the same member until now, nil when there was none. One that stays on its server
-// keeps its health: a check that is new, or asks something else now, goes on from the verdict there was.
+// newChecked returns the member of a binding. before is the member until now, nil if there was
+// none. A member on the same server keeps its health: a check that is new, or changed, starts with
+// the present verdict.
 func newChecked(b *plan.Binding, before *checked) *checked {
 	m := &checked{dip: b.DIP, needed: health.Needed(&b.Health), rule: b.Health.Passive, damping: b.Health.Damping, past: &health.History{}}
 	if before != nil && before.dip == b.DIP {
@@ -65,7 +69,7 @@ func newChecked(b *plan.Binding, before *checked) *checked {
 		before = nil
 	}
 	for _, c := range b.Health.Checks {
-		// A host asks its own servers: there is no tunnel to them.
+		// A host probes its own servers without a tunnel.
 		c = direct(c, b)
 		a := ask{target: probe.Of(c, b.DIP, b.DIPPort), check: c}
 		m.asks = append(m.asks, a)
@@ -74,7 +78,8 @@ func newChecked(b *plan.Binding, before *checked) *checked {
 	return m
 }
 
-// stateOf is the health that a check of the member begins with: the one it has, else the member's; nil is a member nobody knows.
+// stateOf returns the initial health for a check of the member: that of the same check, else the
+// member's. On a nil member it depends on up only.
 func (m *checked) stateOf(t probe.Target, up bool) health.Member {
 	if m == nil {
 		return health.Begin(up)
@@ -91,7 +96,7 @@ func (m *checked) stateOf(t probe.Target, up bool) health.Member {
 	return health.Adopt(alive)
 }
 
-// observe folds a result of one of the checks in and tells whether the verdict may be another.
+// observe applies a result of one of the checks and reports whether the verdict may have changed.
 func (m *checked) observe(at int, r *probe.Result) bool {
 	m.past.Add(health.Past{At: r.At, Took: r.Took, Check: uint8(at), Good: r.Good, Void: r.Void, Words: r.Words})
 	words := r.Words
@@ -110,7 +115,8 @@ func (m *checked) observe(at int, r *probe.Result) bool {
 	return changed
 }
 
-// watch folds in what clients' own connections came to and tells whether the verdict may be another.
+// watch applies the results of clients' own connections and reports whether the verdict may have
+// changed.
 func (m *checked) watch(now time.Time, h health.Handshakes) bool {
 	rule := health.PassiveRule{Failures: uint64(m.rule.Failures), Within: m.rule.Within, Hold: m.rule.Hold}
 	shunned := m.passive.Observe(now, h, rule)
@@ -124,7 +130,8 @@ func (m *checked) watch(now time.Time, h health.Handshakes) bool {
 	return true
 }
 
-// settle makes the verdict at a time what checks, clients and damping say and tells whether it changed.
+// settle computes the verdict at a time from checks, clients and damping, and reports whether it
+// changed.
 func (m *checked) settle(at time.Time) bool {
 	now := m.undamped()
 	if m.damping != nil && now != m.up {
@@ -151,10 +158,10 @@ func (m *checked) settle(at time.Time) bool {
 	return true
 }
 
-// damped tells whether it is held down because it flapped.
+// damped reports whether the member is held down because it flapped.
 func (m *checked) damped(at time.Time) bool { return m.damping != nil && m.damper.Holds(at) }
 
-// undamped is what checks and clients say.
+// undamped returns the verdict of checks and clients, without damping.
 func (m *checked) undamped() verdict {
 	switch alive, known := health.Combine(m.states, m.needed); {
 	case m.shunned:
@@ -167,7 +174,7 @@ func (m *checked) undamped() verdict {
 	return unsaid
 }
 
-// addTo adds the verdict on a member; nil is one that is not checked any more.
+// addTo adds the verdict on a member to out; m is nil if it is no longer checked.
 func (m *checked) addTo(out map[lb.EndpointKey]*plan.EndpointVerdicts, ref memberRef) {
 	e := out[ref.endpoint]
 	if e == nil {
@@ -192,8 +199,9 @@ func (m *checked) addTo(out map[lb.EndpointKey]*plan.EndpointVerdicts, ref membe
 	}
 }
 
-// direct is a check of a binding as its host makes it: without a tunnel, whose ports are the endpoint's, and by sockets unless it wants
-// packets: a host has few servers, and what a socket meets on the way is what clients' packets meet.
+// direct returns a binding's check as its host makes it. It goes without a tunnel, whose ports are
+// the endpoint's. It uses sockets unless the check requests packets, because a host has few
+// servers, and a socket's packets are handled like clients' packets.
 func direct(c lb.Check, b *plan.Binding) lb.Check {
 	if c.Through == lb.ThroughTunnel && b.DIPPort != 0 {
 		c.Port = 0

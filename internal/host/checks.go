@@ -15,28 +15,31 @@ import (
 type Prober interface {
 	// Set replaces the targets. Results go to Agent.Probed.
 	Set([]probe.Target) error
-	// Stats is what it did.
+	// Stats returns the prober's counters.
 	Stats() probe.Stats
 }
 
-// checks are the members that this host checks, with what their checks came to. They are in memory only: an agent that
-// starts asks all of its servers at once, and muxes keep the last verdicts meanwhile.
+// checks holds the members that this host checks, with the results of their checks. They are in
+// memory only: an agent that starts probes all of its servers immediately, and muxes keep the last
+// verdicts meanwhile.
 type checks struct {
 	mu       sync.Mutex
 	members  map[memberRef]*checked
 	byTarget map[probe.Target][]asking
-	// passive are the members whose clients' own connections count.
+	// passive are the members for which clients' own connections count.
 	passive map[memberRef]*checked
-	// held are members that are up and were held down by damping when they settled last.
+	// held are members that are up but were held down by damping when they settled last.
 	held map[memberRef]bool
-	// withheld are members that have no binding because a table is full, which is named. They are dead.
+	// withheld are members without a binding because a table is full, with the table's name. They
+	// are dead.
 	withheld map[memberRef]string
-	// fresh are those whose verdict, or whose having one, was not taken yet; changed is poked when there are any.
+	// fresh are the members whose verdict changed or was removed since the last Take; changed is
+	// notified when there are any.
 	fresh   map[memberRef]bool
 	changed chan struct{}
 }
 
-// memberRef names a member.
+// memberRef identifies a member.
 type memberRef struct {
 	endpoint lb.EndpointKey
 	member   uint16
@@ -45,7 +48,7 @@ type memberRef struct {
 // asking is a check of a member.
 type asking struct {
 	ref memberRef
-	at  int // in checked.asks
+	at  int // index in checked.asks
 }
 
 func newChecks() *checks {
@@ -55,8 +58,8 @@ func newChecks() *checks {
 	}
 }
 
-// follow makes the bindings' checks the wanted ones and returns what is to be probed. Members that stay on their server keep
-// their health.
+// follow sets the checks to those of the bindings and returns the targets to probe. Members that
+// stay on their server keep their health.
 func (c *checks) follow(bindings []plan.Binding, now time.Time) []probe.Target {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -95,7 +98,8 @@ func (c *checks) follow(bindings []plan.Binding, now time.Time) []probe.Target {
 	return targets
 }
 
-// observe folds results of probes in, in their order, and returns the members whose verdict changed, each once.
+// observe applies results of probes in their order, and returns the members whose verdict changed,
+// each once.
 func (c *checks) observe(results []probe.Result, now time.Time) (flipped []flip) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -111,7 +115,8 @@ func (c *checks) observe(results []probe.Result, now time.Time) (flipped []flip)
 	return c.settleLocked(flipped, now)
 }
 
-// watch folds what clients' own connections came to in, and returns the members whose verdict changed.
+// watch applies the results of clients' own connections, and returns the members whose verdict
+// changed.
 func (c *checks) watch(now time.Time, seen []handshakes) (flipped []flip) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -130,8 +135,8 @@ type flip struct {
 	words string
 }
 
-// settleLocked finds the new verdicts of members, notes those that changed as fresh, and returns those that were none before or
-// are the opposite now.
+// settleLocked computes the new verdicts of members, marks those that changed as fresh, and returns
+// those that had none before or now have the opposite. mu is held.
 func (c *checks) settleLocked(touched []flip, now time.Time) []flip {
 	out := touched[:0]
 	for _, f := range touched {
@@ -148,7 +153,7 @@ func (c *checks) settleLocked(touched []flip, now time.Time) []flip {
 	return out
 }
 
-// holdLocked notes whether damping alone keeps a member down.
+// holdLocked records whether damping alone keeps a member down. mu is held.
 func (c *checks) holdLocked(ref memberRef, m *checked, now time.Time) {
 	if m.up == saidAlive && m.damped(now) {
 		c.held[ref] = true
@@ -157,7 +162,7 @@ func (c *checks) holdLocked(ref memberRef, m *checked, now time.Time) {
 	}
 }
 
-// release lets members up whose damping is over.
+// release computes new verdicts for members whose damping is over, and returns those that changed.
 func (c *checks) release(now time.Time) []flip {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -172,14 +177,14 @@ func (c *checks) release(now time.Time) []flip {
 	return c.settleLocked(due, now)
 }
 
-// watched tells whether what clients do with a binding counts.
+// watched reports whether clients' connections count for a binding.
 func (c *checks) watched(b *plan.Binding) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.passive[memberRef{b.Key, b.Member}] != nil
 }
 
-// watches tells whether there is anything to watch.
+// watches reports whether clients' connections count for any member.
 func (c *checks) watches() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -227,7 +232,7 @@ func (c *checks) Take(all bool) plan.Verdicts {
 	return v
 }
 
-// withhold makes these the members that have no binding, with the full table.
+// withhold sets the members without a binding, with the full table.
 func (c *checks) withhold(members map[memberRef]string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -245,7 +250,8 @@ func (c *checks) withhold(members map[memberRef]string) {
 	}
 }
 
-// denyLocked adds the verdict on a member without a binding, and returns false for any other. A few have words.
+// denyLocked adds the verdict on a member without a binding, and returns false for any other. Only
+// the verdicts of a few members have a text. mu is held.
 func (c *checks) denyLocked(out map[lb.EndpointKey]*plan.EndpointVerdicts, ref memberRef) bool {
 	table, withheld := c.withheld[ref]
 	if !withheld {
@@ -266,10 +272,10 @@ func (c *checks) denyLocked(out map[lb.EndpointKey]*plan.EndpointVerdicts, ref m
 	return true
 }
 
-// Probes is what the prober did.
+// Probes returns the prober's counters.
 func (a *Agent) Probes() probe.Stats { return a.prober.Stats() }
 
-// maxFlipLines is how many flips of one batch are logged one by one.
+// maxFlipLines is up to how many health transitions of one batch are logged one by one.
 const maxFlipLines = 16
 
 func (a *Agent) logFlips(flips []flip) {

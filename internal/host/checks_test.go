@@ -24,7 +24,7 @@ type prober struct {
 func (p *prober) Set(t []probe.Target) error { p.targets = t; return nil }
 func (p *prober) Stats() probe.Stats         { return probe.Stats{Targets: len(p.targets), Crowded: p.crowded} }
 
-// tester is an agent whose servers answer as the test says.
+// tester is an agent whose servers answer as the test scripts.
 type tester struct {
 	*Agent
 	t      *testing.T
@@ -50,7 +50,7 @@ func (w tester) probe(good bool) {
 	}
 }
 
-// told tests what is new, which is to be announced by a poke when there is anything.
+// told checks the new verdicts, and that Changed was notified if there are any.
 func (w tester) told(what string, want ...plan.EndpointVerdicts) {
 	w.t.Helper()
 	poked := false
@@ -67,7 +67,7 @@ func (w tester) told(what string, want ...plan.EndpointVerdicts) {
 				w.t.Fatalf("%s: words of %d, of which nothing is said: %+v", what, id, e)
 			}
 		}
-		e.Words = nil // of TestVerdictsHaveWords
+		e.Words = nil // checked by TestVerdictsHaveWords
 	}
 	if got.Full || !reflect.DeepEqual(got.Endpoints, want) || poked != (len(want) > 0) {
 		w.t.Fatalf("%s: told %+v, poked %v, want %+v", what, got, poked, want)
@@ -104,7 +104,8 @@ func TestVerdictsOfOwnServers(t *testing.T) {
 	}
 }
 
-// TestVerdictsHaveWords: a verdict is told with the words of the result that made it so, not with those of results since.
+// TestVerdictsHaveWords checks that a verdict is reported with the text of the result that caused
+// it, not with that of later results.
 func TestVerdictsHaveWords(t *testing.T) {
 	w := newTester(t)
 	b := checkedBy(binding("203.0.113.10", "10.20.1.11"), lb.FromHost)
@@ -165,7 +166,8 @@ func TestWhatCouldNotBeAskedIsNoVerdict(t *testing.T) {
 	w.told("nothing was learnt")
 }
 
-// TestSeveralChecksOfOwnServers: what they come to is told, not what each of them does.
+// TestSeveralChecksOfOwnServers checks that the combined verdict is reported, not that of each
+// check.
 func TestSeveralChecksOfOwnServers(t *testing.T) {
 	w := newTester(t)
 	b := checkedBy(binding("203.0.113.10", "10.20.1.11"), lb.FromHost)
@@ -230,7 +232,7 @@ func TestSeveralChecksOfOwnServers(t *testing.T) {
 	}
 }
 
-// TestOwnServersThatAreUpAtFirst are told at once.
+// TestOwnServersThatAreUpAtFirst checks that their verdict is reported immediately.
 func TestOwnServersThatAreUpAtFirst(t *testing.T) {
 	w := newTester(t)
 	b := checkedBy(binding("203.0.113.10", "10.20.1.11"), lb.FromHost)
@@ -244,7 +246,8 @@ func TestOwnServersThatAreUpAtFirst(t *testing.T) {
 	w.told("three bad ones", plan.EndpointVerdicts{Key: b.Key, Dead: []uint16{3}})
 }
 
-// TestClientsConnectionsCount: failures in a row hold a member dead although its checks are good, and for no longer than asked.
+// TestClientsConnectionsCount checks that failures in a row hold a member dead although its checks
+// are good, for the configured time only.
 func TestClientsConnectionsCount(t *testing.T) {
 	w := newTester(t)
 	tables, now := w.tables.(*dataplane.FakeHost), w.clock.(*clock.Fake)
@@ -296,7 +299,8 @@ func TestClientsConnectionsCount(t *testing.T) {
 	}
 }
 
-// TestAFlappingServerIsHeldDown for its time after it last went down, whatever its checks say.
+// TestAFlappingServerIsHeldDown checks that it is held down for the configured time after it last
+// went down, despite its checks.
 func TestAFlappingServerIsHeldDown(t *testing.T) {
 	w := newTester(t)
 	now := w.clock.(*clock.Fake)

@@ -13,13 +13,14 @@ import (
 	"github.com/shuntlb/shunt/internal/netdev"
 )
 
-// Verdicts of others' programs: the next one decides, or nobody behind.
+// Verdicts of foreign programs: the next program decides, or none after it runs.
 const (
 	foreignNext = -1
 	foreignPass = 0
 )
 
-// foreign is somebody else's program: it counts the frames that it sees and has one verdict for all.
+// foreign is a program of another owner: it counts the frames that it receives and returns the same
+// verdict for all.
 type foreign struct {
 	t       *testing.T
 	program *ebpf.Program
@@ -48,7 +49,7 @@ func newForeign(t *testing.T, verdict int32) *foreign {
 	return &foreign{t, program, counts}
 }
 
-// seen is how many frames it saw.
+// seen returns how many frames it received.
 func (f *foreign) seen() (n uint64) {
 	f.t.Helper()
 	check(f.t, f.counts.Lookup(uint32(0), &n))
@@ -62,7 +63,8 @@ func (f *foreign) id() ebpf.ProgramID {
 	return id
 }
 
-// attach puts it on a device of the host; an anchor is by default that of the kernel, behind all others.
+// attachForeign attaches it to a device of the host. A nil anchor is the kernel's default, after
+// all others.
 func (n *testNet) attachForeign(f *foreign, device string, at ebpf.AttachType, anchor link.Anchor) (l link.Link) {
 	n.t.Helper()
 	check(n.t, netdev.In(n.host, func() (err error) {
@@ -73,7 +75,7 @@ func (n *testNet) attachForeign(f *foreign, device string, at ebpf.AttachType, a
 	return l
 }
 
-// hook is a place where a program of ours is.
+// hook is a place where a program of ours is attached.
 type hook struct {
 	device string
 	at     ebpf.AttachType
@@ -81,8 +83,9 @@ type hook struct {
 
 var hooks = []hook{{"up0", ebpf.AttachTCXIngress}, {"up0", ebpf.AttachTCXEgress}, {"vm0", ebpf.AttachTCXIngress}}
 
-// TestOthersProgramsGoOn: others have programs of tcx before and behind ours, one says that no other is to be asked, and filters of clsact
-// are behind all: each sees what is its to see, whoever comes or goes first.
+// TestOthersProgramsGoOn attaches foreign tcx programs before and after ours, one of which ends the
+// chain, and clsact filters after all. It checks that each receives its frames in any order of
+// attaching and detaching.
 func TestOthersProgramsGoOn(t *testing.T) {
 	n := newTestNet(t, 1500)
 	n.startServers()
@@ -92,7 +95,8 @@ func TestOthersProgramsGoOn(t *testing.T) {
 			n.exchange(t, find(t, name), 1<<20)
 		}
 	}
-	// What is there before our programs come to a device: one that hides frames from those behind it, as Cilium's does.
+	// Attach foreign programs first. They pass no frame on to programs after them, as Cilium's do,
+	// so ours have to be attached before them.
 	first := map[hook]*foreign{}
 	firstLinks := map[hook]link.Link{}
 	for _, k := range hooks {
@@ -117,13 +121,14 @@ func TestOthersProgramsGoOn(t *testing.T) {
 	}
 	exchange()
 	for _, k := range hooks {
-		// host_in delivers what is for servers: nobody behind it sees that. The rest of the uplink's frames (neighbours) may be none.
+		// host_in delivers frames for servers, so that no program after it receives them. There may
+		// be no other frames (neighbours) on the uplink.
 		if k != hooks[0] && first[k].seen() == 0 {
 			t.Errorf("%s %s: the program behind saw nothing", k.device, k.at)
 		}
 	}
 
-	// Others come later, in front; ours go on. They say that the next one decides.
+	// Other programs are attached later, before ours, and pass frames on. Ours still run.
 	later := map[hook]*foreign{}
 	laterLinks := map[hook]link.Link{}
 	for _, k := range hooks {
@@ -142,7 +147,7 @@ func TestOthersProgramsGoOn(t *testing.T) {
 		}
 	}
 
-	// An agent that starts leaves all in their places.
+	// A new agent keeps the order of all programs.
 	check(t, h.Close())
 	h = n.attach()
 	n.guard(h, dataplane.GuardNetworks)
@@ -156,14 +161,14 @@ func TestOthersProgramsGoOn(t *testing.T) {
 	}
 	exchange()
 
-	// Others go, ours stay.
+	// Foreign programs are detached, ours stay.
 	for _, k := range hooks {
 		check(t, firstLinks[k].Close())
 		order("one went", k, later[k].id(), ours[k])
 	}
 	exchange()
 
-	// Filters of clsact see what no program took.
+	// Filters of clsact receive the frames that no program consumed.
 	filter := newForeign(t, foreignPass)
 	pin := filepath.Join("/sys/fs/bpf", filepath.Base(n.dir)+"-filter")
 	check(t, filter.program.Pin(pin))
@@ -183,7 +188,7 @@ func TestOthersProgramsGoOn(t *testing.T) {
 		t.Error("filters of clsact saw nothing")
 	}
 
-	// Ours go, others stay.
+	// Ours are detached, foreign ones stay.
 	check(t, h.Close())
 	check(t, dataplane.DetachHost(n.dir))
 	for _, k := range hooks {
@@ -205,7 +210,7 @@ func TestOthersProgramsGoOn(t *testing.T) {
 	exchange()
 }
 
-// TestProgramsMayBeLast: then what others have before them comes first.
+// TestProgramsMayBeLast checks that foreign programs then run before ours.
 func TestProgramsMayBeLast(t *testing.T) {
 	n := newTestNet(t, 1500)
 	n.startServers()

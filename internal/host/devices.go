@@ -15,35 +15,40 @@ import (
 	"github.com/shuntlb/shunt/internal/netdev"
 )
 
-// attachAgain is how long until devices are tried again that took no program.
+// attachAgain is the interval of retrying devices on which attaching the program failed.
 const attachAgain = 15 * time.Second
 
-// devices keeps a program on the devices that servers are behind: those by which the ways to them lead. What is on the machine itself, or
-// behind the uplink, has none.
+// devices keeps a program attached to the devices that servers are behind: those of the ways to
+// them. Servers on the machine itself, or behind the uplink, need none.
 type devices struct {
-	// uplinks are the devices that frames of the uplink leave by: they are no servers'.
+	// uplinks returns the devices that frames of the uplink leave by. They are not servers'
+	// devices.
 	uplinks func() ([]int, error)
-	// put makes the program be on the wanted devices and on no others; it tells which have it. It is never called twice at once.
+	// put attaches the program to the wanted devices and detaches it from all others. It returns
+	// the devices that have it. It is never called concurrently.
 	put func(ways netdev.Ways, want []int) (on []int, err error)
-	// choose, if not nil, picks of the ways those of servers that count; false: they are not all there yet, and nothing is put anywhere.
+	// choose, if not nil, selects the ways of the servers that count; false: some are missing yet,
+	// and nothing is changed.
 	choose func(netdev.Ways) (netdev.Ways, bool)
-	// careful changes nothing while the uplinks are not known; else no device has the program then.
+	// careful: nothing is changed while the uplinks are unknown; otherwise the program is then
+	// detached from all devices.
 	careful bool
-	// has and lacks are what is logged of devices that have the program, and of those that should.
+	// has and lacks are the log messages for devices that have the program, and for those that
+	// should.
 	has, lacks string
 	clock      clock.Clock
 	log        *slog.Logger
 	hops       *netdev.NextHops
 
-	// mu guards what follows.
+	// mu guards the fields below.
 	mu     sync.Mutex
-	ways   netdev.Ways // as they were told last
+	ways   netdev.Ways // as received last
 	on     []int       // devices that have the program
-	fault  string      // of those that should, logged already
-	missed bool        // there are such
+	fault  string      // of devices that lack the program, already logged
+	missed bool        // some devices lack the program
 }
 
-// uplinkDevices are an interface and, of a bond, its slaves.
+// uplinkDevices returns an interface and, of a bond, its slaves.
 func uplinkDevices(name string) ([]int, error) {
 	dev, err := netdev.FindInterface(name)
 	if err != nil {
@@ -60,7 +65,8 @@ func uplinkDevices(name string) ([]int, error) {
 	return out, nil
 }
 
-// serverDevices are the devices in order that ways lead out of as they do to servers behind this machine: Ethernet, no tag, no uplink.
+// serverDevices returns, in order, the devices of ways to servers behind this machine: Ethernet, no
+// tag, no uplink.
 func serverDevices(ways netdev.Ways, uplinks []int) (out []int) {
 	for _, w := range ways.Hops() {
 		if isServerWay(w, uplinks) {
@@ -71,12 +77,12 @@ func serverDevices(ways netdev.Ways, uplinks []int) (out []int) {
 	return slices.Compact(out)
 }
 
-// isServerWay tells whether a way leads to a server behind a device of its own.
+// isServerWay reports whether a way leads to a server behind a device of its own.
 func isServerWay(w netdev.NextHop, uplinks []int) bool {
 	return w.Ifindex > 0 && w.Tag == 0 && w.Own != [6]byte{} && !slices.Contains(uplinks, w.Ifindex)
 }
 
-// run follows the ways to servers, and the devices that they lead out of, until ctx ends.
+// run follows the ways to servers, and their devices, until ctx ends.
 func (d *devices) run(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	var again sync.WaitGroup
@@ -96,7 +102,7 @@ func (d *devices) run(ctx context.Context) error {
 	return err
 }
 
-// changed takes other ways.
+// changed sets the ways.
 func (d *devices) changed(ways netdev.Ways) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -104,14 +110,14 @@ func (d *devices) changed(ways netdev.Ways) {
 	d.followLocked()
 }
 
-// again puts the program where it belongs by the ways of before.
+// again attaches the program according to the present ways.
 func (d *devices) again() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.followLocked()
 }
 
-// retry tries devices again that took no program.
+// retry retries devices that lack the program.
 func (d *devices) retry() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -120,14 +126,14 @@ func (d *devices) retry() {
 	}
 }
 
-// devicesOn are those that have the program.
+// devicesOn returns the devices that have the program.
 func (d *devices) devicesOn() []int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return slices.Clone(d.on)
 }
 
-// trouble says why devices that should have the program do not; empty when all have it.
+// trouble returns the reason why devices lack the program; empty if none does.
 func (d *devices) trouble() string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -137,7 +143,7 @@ func (d *devices) trouble() string {
 	return d.lacks + ": " + d.fault
 }
 
-// followLocked puts the program where servers are.
+// followLocked attaches the program to the servers' devices. mu is held.
 func (d *devices) followLocked() {
 	ways := d.ways
 	if d.choose != nil {
@@ -161,7 +167,7 @@ func (d *devices) followLocked() {
 	d.tellLocked(on, errors.Join(err, followed))
 }
 
-// tellLocked logs what became of the devices, once.
+// tellLocked logs changes of the devices and of the fault, once. mu is held.
 func (d *devices) tellLocked(on []int, err error) {
 	fault := ""
 	if err != nil {
@@ -177,7 +183,7 @@ func (d *devices) tellLocked(on []int, err error) {
 	d.on = on
 }
 
-// deviceNames are names of devices, for people; of those that went meanwhile their indices.
+// deviceNames returns the names of devices for people, or the indices of removed ones.
 func deviceNames(devices []int) []string {
 	names := make([]string, 0, len(devices))
 	for _, ifindex := range devices {

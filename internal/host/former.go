@@ -9,20 +9,24 @@ import (
 	"github.com/shuntlb/shunt/internal/probe"
 )
 
-// Within an endpoint's repair window hosts send packets of connections that they do not know on to backends that are members no more. No mux checks those, so
-// hosts probe their machines by ICMP, once a second: to a machine that answered before and does not now nothing is sent on, and the server's own kernel resets
-// the connection.
+// Within an endpoint's repair window hosts forward packets of unknown connections to backends that
+// are no longer members. No mux checks those. So hosts probe their machines by ICMP, once a second.
+// To a machine that answered before and does not now, no packets are forwarded, and the server's
+// own kernel resets the connection.
 
-// maxFormer bounds the machines that are probed; those beyond are sent to as before.
+// maxFormer bounds the machines that are probed. Packets are forwarded to further ones without a
+// probe.
 const maxFormer = 256
 
-// former are the machines of former backends by address. The prober's results and plans come from different goroutines: Agent.mu guards it.
+// former holds the machines of backends that left, by address. The prober's results and plans are
+// from different goroutines: Agent.mu guards it.
 type former struct {
 	machines map[netip.Addr]*health.Path
 	targets  map[probe.Target]netip.Addr
 }
 
-// follow makes the machines those of former backends in repairs, but for this host's own addresses, and returns what is to be probed for them.
+// follow sets the machines to those of backends that left, from repairs, without this host's own
+// addresses. It returns the targets to probe.
 func (f *former) follow(repairs []plan.Repair, own []netip.Addr) []probe.Target {
 	before := f.machines
 	f.machines, f.targets = map[netip.Addr]*health.Path{}, map[probe.Target]netip.Addr{}
@@ -44,7 +48,7 @@ func (f *former) follow(repairs []plan.Repair, own []netip.Addr) []probe.Target 
 	return out
 }
 
-// leftHosts are the hosts of the targets that are no members any more.
+// leftHosts returns the hosts of the targets that are no longer members.
 func leftHosts(r *plan.Repair) (out []netip.Addr) {
 	if len(r.Memberships) == 0 {
 		return nil
@@ -61,7 +65,8 @@ func leftHosts(r *plan.Repair) (out []netip.Addr) {
 	return out
 }
 
-// observe takes results of probes in and returns the machines that were lost, or found, also for the first time.
+// observe applies results of probes and returns the machines that were lost or found, also for the
+// first time.
 func (f *former) observe(results []probe.Result) (changed []netip.Addr) {
 	for i := range results {
 		host, ok := f.targets[results[i].Target]
@@ -77,7 +82,7 @@ func (f *former) observe(results []probe.Result) (changed []netip.Addr) {
 	return changed
 }
 
-// lost are the machines to which nothing is sent on, in order.
+// lost returns, in order, the machines to which no packets are forwarded.
 func (f *former) lost() (out []netip.Addr) {
 	for host, path := range f.machines {
 		if path.Lost() {
@@ -88,7 +93,7 @@ func (f *former) lost() (out []netip.Addr) {
 	return out
 }
 
-// Probed takes results of probes.
+// Probed applies results of probes.
 func (a *Agent) Probed(results []probe.Result) {
 	a.logFlips(a.checks.observe(results, a.clock.Now()))
 	a.mu.Lock()
@@ -108,7 +113,8 @@ func (a *Agent) Probed(results []probe.Result) {
 	}
 }
 
-// repairAround gives the tables the repairs of the last plan without the machines that are lost now.
+// repairAround writes the repairs of the last plan to the tables, without the machines that are
+// lost now.
 func (a *Agent) repairAround() error {
 	a.applying.Lock()
 	defer a.applying.Unlock()

@@ -14,7 +14,8 @@ import (
 	"github.com/shuntlb/shunt/internal/probe"
 )
 
-// TestNothingIsSentToLostMachines: the machine of a backend that left dies within the repair window, is noticed, and comes back.
+// TestNothingIsSentToLostMachines lets the machine of a removed backend die within the repair
+// window, and return, and checks that the agent detects both.
 func TestNothingIsSentToLostMachines(t *testing.T) {
 	own, other, left := netip.MustParseAddr("10.20.1.1"), netip.MustParseAddr("10.20.2.1"), netip.MustParseAddr("10.20.3.1")
 	seats := func(ids ...uint16) plan.Seats {
@@ -71,7 +72,7 @@ func TestNothingIsSentToLostMachines(t *testing.T) {
 	expect("the plan is applied again", 0, 1)
 	answers("++")
 	expect("it is back", 0, 1, 2)
-	// One that was dead when it left is neither sent to nor probed.
+	// A backend that was dead when it was removed gets no packets and no probes.
 	p.Repairs = slices.Clone(p.Repairs)
 	p.Repairs[0].Targets = slices.Clone(p.Repairs[0].Targets)
 	p.Repairs[0].Targets[2].Fallen = true

@@ -10,8 +10,8 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// underlay is what a plan knows of the underlay: that of its Networks, and what beyond it is an address of this host, of a server or of a
-// host that has one.
+// underlay returns the underlay prefixes of a plan: those of its Networks, and each address outside
+// them of this host, of a server, or of a server's host.
 func underlay(p *plan.Plan) []netip.Prefix {
 	out := slices.Clone(p.Underlay)
 	seen := map[netip.Addr]bool{}
@@ -40,7 +40,8 @@ func underlay(p *plan.Plan) []netip.Prefix {
 	return out
 }
 
-// senderClaim is what sendersOf reads of a binding: a server, and the endpoint that it owns, if it owns one.
+// senderClaim holds the inputs of sendersOf from a binding: a server, and the endpoint that it
+// owns, if any.
 type senderClaim struct {
 	dip   netip.Addr
 	owned lb.EndpointKey
@@ -59,8 +60,8 @@ func claimsOf(bindings []plan.Binding) map[senderClaim]bool {
 	return out
 }
 
-// sendersOf are who may send from which address by these devices: servers from their DIPs, those with SNAT included, and from VIPs what
-// belongs to endpoints that they own.
+// sendersOf returns the source addresses allowed on these devices: the DIPs of servers, those with
+// SNAT included, and VIPs, for the endpoints that a server owns.
 func sendersOf(bindings []plan.Binding, snat []netip.Addr, ways netdev.Ways, devices []int) (out []dataplane.HostSender) {
 	seen := map[dataplane.HostSender]bool{}
 	add := func(s dataplane.HostSender) {

@@ -23,7 +23,8 @@ import (
 	"github.com/shuntlb/shunt/internal/wire"
 )
 
-// guardedAgent is an agent in a namespace that keeps host_serve where servers are, until stop.
+// guardedAgent starts an agent in a namespace that keeps host_serve on the servers' devices, until
+// stop.
 func guardedAgent(namespace string, h *dataplane.Host, mtu uint32, g dataplane.HostGuard) (a *Agent, stop func(), err error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var done sync.WaitGroup
@@ -40,7 +41,7 @@ func guardedAgent(namespace string, h *dataplane.Host, mtu uint32, g dataplane.H
 	return a, func() { cancel(); done.Wait() }, err
 }
 
-// guard starts such an agent in the place of the one before, and returns when vm0 has the program.
+// guard replaces the running agent with such an agent, and returns when vm0 has the program.
 func (n *testNet) guard(h *dataplane.Host, g dataplane.HostGuard) *Agent {
 	n.t.Helper()
 	if n.unguard != nil {
@@ -66,7 +67,7 @@ func (n *testNet) eventually(what string, met func() bool) {
 	}
 }
 
-// programs are the ids of the tcx programs on the ingress of a device of the host, in order.
+// programs returns the ids of the tcx programs on the ingress of a device of the host, in order.
 func (n *testNet) programs(device string) []ebpf.ProgramID {
 	return n.programsAt(device, ebpf.AttachTCXIngress)
 }
@@ -90,7 +91,7 @@ func (n *testNet) programsAt(device string, at ebpf.AttachType) (ids []ebpf.Prog
 	return ids
 }
 
-// mac is the Ethernet address of a device.
+// mac returns the Ethernet address of a device.
 func (n *testNet) mac(namespace, device string) (mac [6]byte) {
 	n.t.Helper()
 	check(n.t, netdev.In(namespace, func() error {
@@ -103,7 +104,7 @@ func (n *testNet) mac(namespace, device string) (mac [6]byte) {
 	return mac
 }
 
-// send sends frames of the server as they are.
+// send sends raw frames of the server.
 func (n *testNet) send(frames ...[]byte) {
 	n.t.Helper()
 	check(n.t, netdev.In(n.server, func() error {
@@ -137,7 +138,8 @@ func (c carried) Protocol(bool) uint8 { return c.protocol }
 // Bytes implements wire.Payload.
 func (c carried) Bytes(_, _ netip.Addr) []byte { return c.bytes }
 
-// TestServersCannotSpoof: what a server sends by others' addresses, or into tunnels, reaches nobody; its own packets do.
+// TestServersCannotSpoof checks that packets of a server with addresses of others, or in tunnels,
+// are dropped, and that its own are not.
 func TestServersCannotSpoof(t *testing.T) {
 	n := newTestNet(t, 1500)
 	n.startServers()
@@ -154,7 +156,7 @@ func TestServersCannotSpoof(t *testing.T) {
 	}))
 	defer heard.Close()
 	address, vm0, v0 := netip.MustParseAddr, n.mac(n.host, "vm0"), n.mac(n.server, "v0")
-	// say is a datagram to the client.
+	// say returns a frame with a datagram to the client.
 	say := func(src, words string, sport uint16) []byte {
 		dst := address(client4)
 		if address(src).Is6() {
@@ -210,7 +212,8 @@ func TestServersCannotSpoof(t *testing.T) {
 	}
 }
 
-// TestGuardFollowsAServer: to a device that is made later.
+// TestGuardFollowsAServer checks that the program follows a server to a device that is created
+// later.
 func TestGuardFollowsAServer(t *testing.T) {
 	n := newTestNet(t, 1500)
 	n.startServers()

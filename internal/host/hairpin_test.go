@@ -16,11 +16,12 @@ import (
 	"github.com/shuntlb/shunt/internal/netdev"
 )
 
-// Another machine behind the host, which has no server.
+// Another machine behind the host, without a server.
 const near4, near6 = "10.20.1.21", "2001:db8:20:1::21"
 
-// addNear puts another machine behind the host, lets packets to VIPs from the host's side reach the client's, which tunnels them as all others, and
-// makes the host and what is behind it look at sources strictly.
+// addNear adds another machine behind the host. Packets to VIPs from the host's side are routed to
+// the client's namespace, which tunnels them like all others. Strict reverse path filtering is on
+// for the host and the machines behind it.
 func (n *testNet) addNear() (near string) {
 	n.t.Helper()
 	near = strings.TrimSuffix(n.client, "client") + "near"
@@ -58,8 +59,8 @@ func (n *testNet) dialFrom(namespace, network, vip string) (c net.Conn) {
 	return c
 }
 
-// offloadMode is what devices leave to others: transmit checksums of the client's, the uplink, the servers' devices and the servers' own, and
-// joined segments. size is how many bytes are sent then.
+// offloadMode selects offloads: transmit checksums of the client's device, the uplink, the servers'
+// devices on the host and in the servers, and GRO. size is the number of bytes to transfer.
 type offloadMode struct {
 	name             string
 	c0, up0, vm0, v0 bool
@@ -67,14 +68,14 @@ type offloadMode struct {
 	size             int
 }
 
-// offloadModes are the states in which the programs can meet checksums and segments.
+// offloadModes are the states of checksums and segments that the programs can receive.
 var offloadModes = []offloadMode{
 	{"all offloads", true, true, true, true, true, 8 << 20},
 	{"partial checksums, finished behind the programs", true, false, false, true, false, 1 << 20},
 	{"whole checksums, one segment a packet", false, false, false, false, false, 1 << 20},
 }
 
-// addNearIn is addNear in a mode of all devices.
+// addNearIn is addNear with a mode for all devices.
 func (n *testNet) addNearIn(m offloadMode) (near string) {
 	near = n.addNear()
 	n.offloads(n.client, "c0", m.c0, m.gro)
@@ -86,8 +87,9 @@ func (n *testNet) addNearIn(m offloadMode) (near string) {
 	return near
 }
 
-// TestHairpin: a server reaches its own VIP, the host and a machine behind it that of a server there, and of one on the host itself, with
-// checksums and segments in every state that the programs can meet, and sources looked at strictly.
+// TestHairpin checks that a server reaches its own VIP, and that the host and a machine behind it
+// reach the VIPs of that server and of one on the host itself, in all offloadModes and with strict
+// reverse path filtering.
 func TestHairpin(t *testing.T) {
 	for _, mode := range offloadModes {
 		t.Run(mode.name, func(t *testing.T) {
@@ -128,7 +130,7 @@ func TestHairpin(t *testing.T) {
 	}
 }
 
-// serveDevice puts host_serve on the server's device, as an agent does that knows the server to be there.
+// serveDevice attaches host_serve to the server's device, as an agent does for known servers.
 func (n *testNet) serveDevice(h *dataplane.Host) {
 	n.t.Helper()
 	check(n.t, netdev.In(n.host, func() error {
@@ -141,8 +143,9 @@ func (n *testNet) serveDevice(h *dataplane.Host) {
 	}))
 }
 
-// TestBeside: a server knows a client behind another device of its host by the client's own address, with checksums and segments in every state, and
-// sources looked at strictly. The client hears it of the VIP, errors too.
+// TestBeside checks that a server receives the packets of a client behind another device of its
+// host with the client's own address, in all offloadModes and with strict reverse path filtering.
+// The client receives answers and errors from the VIP.
 func TestBeside(t *testing.T) {
 	for _, mode := range offloadModes {
 		t.Run(mode.name, func(t *testing.T) {
@@ -191,7 +194,8 @@ func TestBeside(t *testing.T) {
 	}
 }
 
-// bridge makes the devices of the server and of the machine beside it ports of one bridge, by which the two reach each other past the host.
+// bridge puts the devices of the server and of the near machine into one bridge, through which the
+// two reach each other without the host.
 func (n *testNet) bridge(near string) {
 	n.t.Helper()
 	for _, c := range [][]string{
@@ -220,7 +224,8 @@ func (n *testNet) bridge(near string) {
 	}
 }
 
-// TestHairpinOnABridge: a client that shares a bridge with its server gets answers from the VIP, though the two could speak past the host.
+// TestHairpinOnABridge checks that a client on a bridge with its server receives answers from the
+// VIP, although the two could communicate without the host.
 func TestHairpinOnABridge(t *testing.T) {
 	n := newTestNet(t, 1500)
 	near := n.addNear()
@@ -244,12 +249,13 @@ func TestHairpinOnABridge(t *testing.T) {
 	}
 }
 
-// TestWhoTheClientIs: what a server sees as the address of its clients, by where they are.
+// TestWhoTheClientIs checks the client address that a server receives, for each location of the
+// client.
 func TestWhoTheClientIs(t *testing.T) {
 	n := newTestNet(t, 1500)
 	near := n.addNear()
 	h := n.attach()
-	const port = "85" // of the range: it stays
+	const port = "85" // in the range: it is not rewritten
 	clients := make(chan netip.Addr, 1)
 	check(t, netdev.In(n.server, func() error {
 		l, err := net.Listen("tcp", ":"+port)
@@ -294,12 +300,13 @@ func TestWhoTheClientIs(t *testing.T) {
 	}
 }
 
-// TestHairpinOwned: a server that owns the VIP sees its clients on the machine as they are, and answers them past the programs. It reaches
-// itself without leaving its machine.
+// TestHairpinOwned checks that a server that owns the VIP receives packets of clients on the
+// machine with their own addresses, and that its answers bypass the programs. Its connections to
+// itself do not leave its machine.
 func TestHairpinOwned(t *testing.T) {
 	n := newTestNet(t, 1500)
 	near := n.addNear()
-	// Its answers come from an address that is not behind its device, as with any client.
+	// Its answers have a source address that is not behind its device, as for any client.
 	check(t, netdev.SetSysctls(n.host, []netdev.Sysctl{{Key: "net/ipv4/conf/vm0/rp_filter", Value: "2"}}))
 	n.startServers()
 	h := n.attach()
@@ -321,8 +328,9 @@ func TestHairpinOwned(t *testing.T) {
 	}
 }
 
-// receivedFor returns the packets that came by a tunnel for a VIP. Reasons count those of other connections too, whose last acknowledgements
-// may come later.
+// receivedFor returns the packets that arrived by a tunnel for a VIP. Reasons cannot be used,
+// because they also count packets of other connections, whose last acknowledgements may arrive
+// later.
 func receivedFor(t *testing.T, h *dataplane.Host, vip string) (n uint64) {
 	t.Helper()
 	c, err := h.Counters()
@@ -335,8 +343,9 @@ func receivedFor(t *testing.T, h *dataplane.Host, vip string) (n uint64) {
 	return n
 }
 
-// TestHairpinUnreachable: a server on the machine says that nobody listens, and its clients hear it of the VIP; a client that is gone says so to its
-// server.
+// TestHairpinUnreachable checks the ICMP errors of a server on the machine without a listener,
+// which its clients receive from the VIP, and those of a client that closed its socket, which its
+// server receives.
 func TestHairpinUnreachable(t *testing.T) {
 	n := newTestNet(t, 1500)
 	near := n.addNear()
@@ -358,7 +367,7 @@ func TestHairpinUnreachable(t *testing.T) {
 	}
 }
 
-// TestHairpinFragments: datagrams of several packets, there and back.
+// TestHairpinFragments sends datagrams of several packets in both directions.
 func TestHairpinFragments(t *testing.T) {
 	n := newTestNet(t, 1500)
 	near := n.addNear()
@@ -394,7 +403,8 @@ func TestHairpinFragments(t *testing.T) {
 	}
 }
 
-// TestHairpinSamePort: two clients on the machine, one a server, use one port towards one server at a time.
+// TestHairpinSamePort lets three clients on the machine, one of them the server itself, use the
+// same port to one server at the same time.
 func TestHairpinSamePort(t *testing.T) {
 	n := newTestNet(t, 1500)
 	near := n.addNear()

@@ -6,29 +6,31 @@ import (
 	"github.com/shuntlb/shunt/internal/probe"
 )
 
-// MemberHealth is what is known of a member that this host checks.
+// MemberHealth is the health of a member that this host checks.
 type MemberHealth struct {
-	// Alive is the verdict, Known that there is one.
+	// Alive is the verdict; Known: there is one.
 	Alive, Known bool
-	// Shunned: clients' own connections hold it dead, whatever its checks say.
+	// Shunned: clients' own connections hold it dead, despite its checks.
 	Shunned bool
-	// Words are those of the last check, or of what clients saw.
+	// Words is the text of the last check, or of the clients' connections.
 	Words  string
 	Checks []CheckHealth
-	// Results are the last results of its checks, Turns the last changes of its verdict, both oldest first.
+	// Results are the last results of its checks, Turns the last changes of its verdict, both
+	// oldest first.
 	Results []health.Past
 	Turns   []health.Turn
 }
 
-// CheckHealth is what one check of a member came to.
+// CheckHealth is the state of one check of a member.
 type CheckHealth struct {
 	Target probe.Target
-	// Check is the whole of it, with what Target leaves out.
+	// Check is the whole check, with the fields that Target leaves out.
 	Check        lb.Check
 	Alive, Asked bool
 }
 
-// HealthOf is what is known of the member with an id of an endpoint; false: this host does not check it.
+// HealthOf returns the health of the member with an id of an endpoint; false: this host does not
+// check it.
 func (a *Agent) HealthOf(e lb.EndpointKey, id uint16) (MemberHealth, bool) {
 	c := a.checks
 	c.mu.Lock()

@@ -14,7 +14,7 @@ func (a *Agent) Health(q *apiv1.HealthQuestion) *apiv1.HealthResult {
 	return agent.HealthTold(q, a.healthTold)
 }
 
-// healthTold is what is known of a member, in the manager's words; empty for one that is not checked here.
+// healthTold returns the health of a member; empty if it is not checked here.
 func (a *Agent) healthTold(key lb.EndpointKey, id uint16) *apiv1.NodeHealth {
 	out := a.checks.health(memberRef{key, id})
 	h, known := a.HealthOf(key, id)
@@ -29,7 +29,7 @@ func (a *Agent) healthTold(key lb.EndpointKey, id uint16) *apiv1.NodeHealth {
 	return out
 }
 
-// health is what the checks of a member come to; empty when it is not checked here.
+// health returns the verdict on a member; empty if it is not checked here.
 func (c *checks) health(ref memberRef) *apiv1.NodeHealth {
 	c.mu.Lock()
 	defer c.mu.Unlock()

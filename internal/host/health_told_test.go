@@ -8,7 +8,8 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// TestHealthIsTold: of members that this host checks the verdict and the results of each check, nothing of others.
+// TestHealthIsTold checks that the answer has the verdict and the results of each check for members
+// that this host checks, and nothing for others.
 func TestHealthIsTold(t *testing.T) {
 	w := newTester(t)
 	b := checkedBy(binding("203.0.113.10", "10.20.1.11"), lb.FromHost)

@@ -12,8 +12,8 @@ import (
 	"github.com/shuntlb/shunt/internal/snat"
 )
 
-// fitHolders chooses which servers get ports where the table has room for so many. Those that have a place keep it; the others get one in turns, a
-// server of the VIP that has fewest first.
+// fitHolders selects the servers that get ports if the table has room for only `most`. Servers that
+// have a place keep it. The others get one in turns, a server of the VIP with the fewest first.
 func fitHolders(wanted []snat.Holder, placed map[snat.Holder]bool, most int) (fit, left []snat.Holder) {
 	if len(wanted) <= most {
 		return wanted, nil
@@ -46,7 +46,7 @@ func fitHolders(wanted []snat.Holder, placed map[snat.Holder]bool, most int) (fi
 	return fit, left
 }
 
-// holderFault is what to report of servers that got no place; empty: all have one.
+// holderFault returns the fault for servers that got no place; empty: all have one.
 func holderFault(left []snat.Holder) string {
 	if len(left) == 0 {
 		return ""

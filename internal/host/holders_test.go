@@ -10,7 +10,7 @@ import (
 	"github.com/shuntlb/shunt/internal/snat"
 )
 
-// holderOf is a server of a VIP.
+// holderOf returns a server of a VIP.
 func holderOf(vip, dip int) snat.Holder {
 	return snat.Holder{
 		VIP: snat.VIP{Addr: netip.AddrFrom4([4]byte{203, 0, 113, byte(vip)})},
@@ -18,7 +18,8 @@ func holderOf(vip, dip int) snat.Holder {
 	}
 }
 
-// TestHoldersThatFit: no VIP's servers keep those of others from places; a VIP gets another place only when no VIP with fewer wants one; servers that have one keep it.
+// TestHoldersThatFit checks that a VIP gets another place only if no VIP with fewer places wants
+// one, and that servers that have one keep it.
 func TestHoldersThatFit(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		var wanted []snat.Holder
@@ -58,7 +59,7 @@ func TestHoldersThatFit(t *testing.T) {
 	})
 }
 
-// TestHolderFault names the table and the VIPs.
+// TestHolderFault checks that the fault names the table and the VIPs.
 func TestHolderFault(t *testing.T) {
 	if got := holderFault(nil); got != "" {
 		t.Errorf("nobody is left: %q", got)

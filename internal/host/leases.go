@@ -18,40 +18,43 @@ import (
 )
 
 const (
-	// leasesUsePace is how often the host looks which ranges were used.
+	// leasesUsePace is the interval of reading which ranges were used.
 	leasesUsePace = 10 * time.Second
-	// leasesRest is for how long the tables do without a range before it is given back: longer than a packet is in a program.
+	// leasesRest is how long a range is out of use before it is returned: longer than a program
+	// needs for a packet.
 	leasesRest = 500 * time.Millisecond
 )
 
-// Leases keeps the ranges of the host's servers: it asks for more when ports get scarce, and gives idle ones back.
+// Leases manages the SNAT ranges of the host's servers. It requests more when ports get scarce, and
+// returns idle ones.
 type Leases struct {
 	tables dataplane.HostSNAT
 	clock  clock.Clock
 	log    *slog.Logger
 	rules  snat.StockRules
 	says   chan struct{}
-	// stirred has room for one: what is due may have changed.
+	// stirred is notified, with room for one, when the next due time may have changed.
 	stirred chan struct{}
 
 	mu     sync.Mutex
 	stocks map[snat.Holder]*snat.Stock
-	// resting are ranges that are to be given back: new connections do not take their ports.
+	// resting are ranges that are to be returned: new connections do not take their ports.
 	resting map[snat.Holder]map[snat.Range]rest
-	// most is how many DIPs the tables have room for, fault what is reported of those that have no place.
+	// most is how many DIPs the tables have room for; fault is the reported reason for those
+	// without room.
 	most  int
 	fault string
-	// ready are those that may have something to say.
+	// ready are the holders that may have something to report.
 	ready map[snat.Holder]bool
 }
 
-// rest is since when a range rests, and whether the manager was told that it may have it.
+// rest holds since when a range rests, and whether its return was reported to the manager.
 type rest struct {
 	since time.Time
 	given bool
 }
 
-// NewLeases makes leases of a data plane. Run must run.
+// NewLeases returns the leases of a data plane. Run must be called.
 func NewLeases(tables dataplane.HostSNAT, rules snat.StockRules, c clock.Clock, log *slog.Logger) *Leases {
 	return &Leases{
 		tables: tables, clock: c, log: log, rules: rules, says: make(chan struct{}, 1), stirred: make(chan struct{}, 1),
@@ -59,14 +62,15 @@ func NewLeases(tables dataplane.HostSNAT, rules snat.StockRules, c clock.Clock, 
 	}
 }
 
-// room is how many DIPs have a place in the tables, and what is reported of those that have none.
+// room returns how many DIPs have room in the tables, and the fault for those that have none.
 func (l *Leases) room() (used int, fault string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.stocks), l.fault
 }
 
-// Begin implements agent.Leases: answers to what was said on the last stream may be lost.
+// Begin implements agent.Leases. It requests everything again, because responses on the last stream
+// may be lost.
 func (l *Leases) Begin() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -110,8 +114,9 @@ func (l *Leases) Say(r *apiv1.NodeReport) bool {
 	return any
 }
 
-// restLocked is which of the ranges that the tables do not use for new connections any more are given back: those that were told of before, so
-// that every connection that took a port of them meanwhile is known. A range that has one is kept. uses tells what is used now.
+// restLocked returns the ranges to return now, out of those that new connections no longer use. A
+// range must rest for leasesRest first, so that every connection that took a port of it meanwhile
+// is visible. A range with such a connection is kept. uses returns the present use. mu is held.
 func (l *Leases) restLocked(
 	h snat.Holder, s *snat.Stock, out []snat.Range, uses func() (map[snat.Holder][]dataplane.SNATUse, error), now time.Time,
 ) (give []snat.Range) {
@@ -153,7 +158,7 @@ func (l *Leases) restLocked(
 	return give
 }
 
-// restedLocked forgets the rest of ranges that the DIP does not have any more.
+// restedLocked drops the rest of ranges that the DIP no longer has. mu is held.
 func (l *Leases) restedLocked(h snat.Holder, s *snat.Stock) {
 	for r := range l.resting[h] {
 		if !s.Has(r) {
@@ -165,7 +170,7 @@ func (l *Leases) restedLocked(h snat.Holder, s *snat.Stock) {
 	}
 }
 
-// usedSince are the ranges that were used since they rest, or so little before that it could be the same.
+// usedSince returns the ranges that were used since they rest, or up to leasesUsePace before.
 func usedSince(uses []dataplane.SNATUse, rests map[snat.Range]rest) map[snat.Range]bool {
 	out := map[snat.Range]bool{}
 	for _, u := range uses {
@@ -176,7 +181,8 @@ func usedSince(uses []dataplane.SNATUse, rests map[snat.Range]rest) map[snat.Ran
 	return out
 }
 
-// usesByHolder is when ranges were used last, by who has them: thousands of servers may have ranges to give back at one time.
+// usesByHolder returns when ranges were used last, by holder, because thousands of servers may
+// return ranges at the same time.
 func (l *Leases) usesByHolder() (map[snat.Holder][]dataplane.SNATUse, error) {
 	uses, err := l.tables.Uses()
 	if err != nil {
@@ -220,7 +226,8 @@ func (l *Leases) Hear(up *apiv1.PlanUpdate) error {
 	return nil
 }
 
-// holdersLocked makes these the DIPs that may have ranges. The table of one that is gone is emptied at once.
+// holdersLocked sets the DIPs that may have ranges. The table of a removed DIP is emptied
+// immediately. mu is held.
 func (l *Leases) holdersLocked(in *apiv1.SnatHolders) error {
 	idles := make(map[snat.Holder]time.Duration, len(in.GetHolders()))
 	for _, m := range in.GetHolders() {
@@ -265,14 +272,15 @@ func (l *Leases) holdersLocked(in *apiv1.SnatHolders) error {
 	return nil
 }
 
-// tableLocked gives the data plane what a DIP may use. Until the manager has said what it has, the table stays as an agent before
-// left it.
+// tableLocked writes the ranges of a DIP to the data plane. Until the manager has sent the DIP's
+// ranges, the table stays as the previous agent left it. mu is held.
 func (l *Leases) tableLocked(h snat.Holder, s *snat.Stock) {
 	if !s.Known() || !s.Changed() {
 		return
 	}
 	usable, leaving := s.Usable()
-	// Connections that took a port of a range at the last moment keep it: then the range is not given back.
+	// Connections that took a port of a range at the last moment keep it. Then the range is not
+	// returned.
 	for r, at := range l.resting[h] {
 		if !at.given && s.Has(r) && !slices.Contains(usable, r) && !slices.Contains(leaving, r) {
 			leaving = append(leaving, r)
@@ -289,7 +297,7 @@ func (l *Leases) stirLocked() {
 	notify.Send(l.stirred)
 }
 
-// Run asks in time until ctx ends.
+// Run sends requests when they are due until ctx ends.
 func (l *Leases) Run(ctx context.Context) {
 	uses := l.clock.After(leasesUsePace)
 	for {
@@ -309,8 +317,8 @@ func (l *Leases) Run(ctx context.Context) {
 	}
 }
 
-// Poll does at once what Run does in its time, for who moves the clock: it takes in which DIPs are low and what was used, and looks at
-// all that may be due.
+// Poll does the work of Run once, for callers that drive the clock: it reads which DIPs are low and
+// which ranges were used, and makes every DIP report.
 func (l *Leases) Poll() {
 	for {
 		select {
@@ -325,7 +333,7 @@ func (l *Leases) Poll() {
 	}
 }
 
-// low notes that a DIP's ports got scarce.
+// low records that a DIP's ports got scarce.
 func (l *Leases) low(h snat.Holder) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -336,7 +344,7 @@ func (l *Leases) low(h snat.Holder) {
 	}
 }
 
-// askAll lets every DIP say what is due.
+// askAll makes every DIP report.
 func (l *Leases) askAll() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -346,7 +354,7 @@ func (l *Leases) askAll() {
 	notify.Send(l.says)
 }
 
-// look notes which ranges were used, before any of them is given back.
+// look records which ranges were used, before any of them is returned.
 func (l *Leases) look() {
 	uses, err := l.tables.Uses()
 	if err != nil {
@@ -362,17 +370,19 @@ func (l *Leases) look() {
 	}
 }
 
-// dueFloor is the least time between two looks at all DIPs for what time alone makes due.
+// dueFloor is the minimum time between two scans of all DIPs for reports that are due by time
+// alone.
 const dueFloor = 50 * time.Millisecond
 
-// due fires when a DIP has something to say by time alone.
+// due returns a channel that fires when a DIP has something to report by time alone, or nil if none
+// has.
 func (l *Leases) due() <-chan time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now, due := l.clock.Now(), time.Time{}
 	for h, s := range l.stocks {
 		if l.ready[h] {
-			continue // it is about to be asked
+			continue // Say handles it soon
 		}
 		if at := s.Due(now); !at.IsZero() && (due.IsZero() || at.Before(due)) {
 			due = at

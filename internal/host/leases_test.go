@@ -15,8 +15,8 @@ import (
 	"github.com/shuntlb/shunt/internal/snat"
 )
 
-// TestLeasesOfAHost: a host asks for what its servers hold, for more when ports get scarce, and gives back what is idle; a server that
-// is gone has nothing.
+// TestLeasesOfAHost checks that a host requests the ranges of its servers, requests more when ports
+// get scarce, and returns idle ones, and that a removed server has none.
 func TestLeasesOfAHost(t *testing.T) {
 	now := clock.NewFake(time.Unix(1_700_000_000, 0))
 	tables := dataplane.NewFakeHostSNAT(now.Now)
@@ -87,7 +87,8 @@ func TestLeasesOfAHost(t *testing.T) {
 	}
 }
 
-// TestIdleTimeOfHolders: unused ranges go back after the time that the manager sends with the server.
+// TestIdleTimeOfHolders checks that unused ranges are returned after the idle time that the manager
+// sends with the server.
 func TestIdleTimeOfHolders(t *testing.T) {
 	now := clock.NewFake(time.Unix(1_700_000_000, 0))
 	tables := dataplane.NewFakeHostSNAT(now.Now)
@@ -102,7 +103,7 @@ func TestIdleTimeOfHolders(t *testing.T) {
 	holds := func(idle time.Duration) {
 		hear(&apiv1.PlanUpdate{SnatHolders: &apiv1.SnatHolders{Holders: []*apiv1.SnatHolder{convert.ToSNATHolding(h, idle)}}})
 	}
-	// returned is how many ranges are given back within a time of polls.
+	// returned polls once a second and returns how many ranges were given back.
 	returned := func(within time.Duration) (n int) {
 		for range int(within / time.Second) {
 			now.Advance(time.Second)
@@ -136,8 +137,9 @@ func TestIdleTimeOfHolders(t *testing.T) {
 	}
 }
 
-// TestHostGivesBackBeyondItsLimit: when a limit falls, ranges without connections go back at once, and those with some take no new one and go back when
-// the last has ended; when others need ranges, those that are idle go back without waiting.
+// TestHostGivesBackBeyondItsLimit checks a limit that falls: ranges without connections are
+// returned immediately, and those with some take no new one and are returned after the last has
+// ended. When others need ranges, idle ones are returned without delay.
 func TestHostGivesBackBeyondItsLimit(t *testing.T) {
 	now := clock.NewFake(time.Unix(1_700_000_000, 0))
 	tables := dataplane.NewFakeHostSNAT(now.Now)
@@ -154,7 +156,8 @@ func TestHostGivesBackBeyondItsLimit(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// returned are the ranges that are given back within a time, which the manager takes.
+	// returned polls once a second and returns the ranges that were given back. The manager accepts
+	// them.
 	returned := func(within time.Duration) (out []snat.Range) {
 		for range int(within / time.Second) {
 			now.Advance(time.Second)
@@ -215,8 +218,8 @@ func TestHostGivesBackBeyondItsLimit(t *testing.T) {
 	}
 }
 
-// TestServersBeyondTheTable: where the table has room for fewer servers than the manager names, a VIP with few servers gets ports for them, and those that have
-// ports keep them.
+// TestServersBeyondTheTable checks a table with room for fewer servers than the manager sends: a
+// VIP with few servers gets ports for them, and servers that have ports keep them.
 func TestServersBeyondTheTable(t *testing.T) {
 	now := clock.NewFake(time.Unix(1_700_000_000, 0))
 	tables := dataplane.NewFakeHostSNAT(now.Now)

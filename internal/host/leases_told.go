@@ -7,7 +7,8 @@ import (
 	"github.com/shuntlb/shunt/internal/snat"
 )
 
-// Words implements agent.Leases: the ranges that the host's servers may use. It tells of no revision.
+// Words implements agent.Leases: it returns the ranges that the host's servers may use, without a
+// revision.
 func (l *Leases) Words(q *apiv1.SnatWordsQuestion) *apiv1.SnatWords {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -27,7 +28,7 @@ func (l *Leases) Words(q *apiv1.SnatWordsQuestion) *apiv1.SnatWords {
 		vip := snat.VIP{VNI: in.GetVni(), Addr: addr}
 		p, err := snat.PageOf(vip, leases[vip])
 		if err != nil {
-			return &apiv1.SnatWords{Error: err.Error()} // two of its servers have one range
+			return &apiv1.SnatWords{Error: err.Error()} // two of its servers have the same range
 		}
 		out.Pages = append(out.Pages, p.Pack(nil))
 	}

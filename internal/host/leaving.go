@@ -9,11 +9,11 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// linger is how long a binding outlives its plan. Hosts hear of a change before the muxes: what these still send to a
-// member that was taken out must find it.
+// linger is how long a binding stays after its removal from the plan. Hosts receive a change before
+// the muxes, so packets that muxes still send to a removed member need the binding.
 const linger = 2 * time.Second
 
-// bindingKey is what the tunnel names a member by (design section 9.2).
+// bindingKey is the name of a member in the tunnel (design section 9.2).
 type bindingKey struct {
 	endpoint lb.EndpointKey
 	outer    netip.Addr
@@ -28,14 +28,15 @@ func portless(k bindingKey) bindingKey {
 	return k
 }
 
-// leaver is a binding that no plan has any more.
+// leaver is a binding that was removed from the plan.
 type leaver struct {
 	plan.Binding
 	until time.Time
 }
 
-// leave returns the leavers after a change of plan at `now`: those before and the bindings that went, without those that came
-// back, those that are due, and port ranges that overlap one that is present now, because the tables have one binding for a port.
+// leave returns the leavers after a change of plan at `now`: the previous ones and the removed
+// bindings, without those that were added again, those that are due, and port ranges that overlap a
+// present one, because the tables have one binding for a port.
 func leave(leavers []leaver, before, after []plan.Binding, now time.Time) []leaver {
 	present := make(map[bindingKey]bool, len(after))
 	ranges := map[bindingKey][]lb.EndpointKey{}

@@ -15,7 +15,7 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// inTables lists the outer destinations that the tables know.
+// inTables lists the outer destinations in the tables.
 func inTables(f *dataplane.FakeHost) string {
 	state, _ := f.State()
 	var out []string
@@ -66,8 +66,8 @@ func TestBindingsOutliveTheirPlan(t *testing.T) {
 	expect("what was refused left no trace", "10.20.1.12 10.20.1.11")
 }
 
-// TestLeaversOfOthersKeepTheirTime: bindings of a tenant leave while another one's plan is too large. They stay for their time, the other's VIP waits
-// for it and is bound when it is over.
+// TestLeaversOfOthersKeepTheirTime removes bindings of one tenant while another one's plan is too
+// large. They stay for their grace period. The other's VIP waits for that, and is bound afterwards.
 func TestLeaversOfOthersKeepTheirTime(t *testing.T) {
 	for table, c := range map[string]struct {
 		most uint64
@@ -130,7 +130,8 @@ func TestLeaversOfOthersKeepTheirTime(t *testing.T) {
 	}
 }
 
-// TestLeaversOfTheFullTenantGiveWay: a tenant that replaces its own bindings where both do not fit has the new ones at once.
+// TestLeaversOfTheFullTenantGiveWay checks that a tenant that replaces its own bindings, where both
+// do not fit, has the new ones immediately.
 func TestLeaversOfTheFullTenantGiveWay(t *testing.T) {
 	w := newRoomWorld(t, map[string]uint64{dataplane.TableBindings: 20})
 	good, gone := tenantVIP{tenant: "good", created: 1, number: 1, ports: 2}, tenantVIP{tenant: "good", created: 2, number: 2, ports: 1}
@@ -147,8 +148,8 @@ func TestLeaversOfTheFullTenantGiveWay(t *testing.T) {
 	}
 }
 
-// TestRangeThatChangesEndsNoTimeOfOthers: a port range replaces one that it overlaps, which two bindings cannot have at once. Other bindings
-// stay for their time.
+// TestRangeThatChangesEndsNoTimeOfOthers replaces a port range by one that overlaps it. The tables
+// cannot have both. Other bindings stay for their grace period.
 func TestRangeThatChangesEndsNoTimeOfOthers(t *testing.T) {
 	w := newRoomWorld(t, nil)
 	good, wide := tenantVIP{tenant: "good", created: 1, number: 1, ports: 2}, tenantVIP{tenant: "evil", created: 2, number: 2, rangeOf: 2001}
@@ -162,7 +163,8 @@ func TestRangeThatChangesEndsNoTimeOfOthers(t *testing.T) {
 	}
 }
 
-// TestLeaversOfOthersInRealTables: one tenant fills a table of a host, that of handshakes, and wants more, while bindings of another one leave.
+// TestLeaversOfOthersInRealTables lets one tenant fill a real table of a host, that of handshakes,
+// and request more, while bindings of another one leave.
 func TestLeaversOfOthersInRealTables(t *testing.T) {
 	tables := newTestNet(t, 1500).attach()
 	c := clock.NewFake(time.Unix(1000, 0))

@@ -16,17 +16,18 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// loads samples the load of the members on this host: what its tables count, what its processors do, and what applications say.
+// loads samples the load of the members on this host: the connections in its tables, the use of its
+// processors, and the values that applications report.
 type loads struct {
 	tables dataplane.HostTables
 	clock  clock.Clock
 	log    *slog.Logger
-	// every is the time between two looks.
+	// every is the time between two samples.
 	every time.Duration
-	// ticks are what the processors did.
+	// ticks returns the counters of the processors.
 	ticks func() (load.Ticks, error)
 	given *given
-	// changed is poked when there is something to take.
+	// changed is notified when Take has something to return.
 	changed chan struct{}
 
 	mu       sync.Mutex
@@ -34,7 +35,7 @@ type loads struct {
 	reporter load.Reporter
 	pending  map[load.Key]load.Member
 	cpu      load.CPU
-	// fault is why the processors' share is not known, as it was logged.
+	// fault is the logged reason why the processors' use is unknown.
 	fault string
 }
 
@@ -52,10 +53,10 @@ func newLoads(tables dataplane.HostTables, c clock.Clock, log *slog.Logger) *loa
 	}
 }
 
-// lookEvery makes it look so often; before it runs.
+// lookEvery sets the sample interval. It must be called before run.
 func (l *loads) lookEvery(d time.Duration) { l.every, l.cpu.Every = d, d }
 
-// machineTicks reads what the processors of this machine did.
+// machineTicks reads the counters of this machine's processors.
 func machineTicks() (load.Ticks, error) {
 	f, err := os.Open("/proc/stat")
 	if err != nil {
@@ -69,7 +70,7 @@ func machineTicks() (load.Ticks, error) {
 	return t, nil
 }
 
-// follow makes the members of these bindings those that are told of.
+// follow sets the members whose load is reported.
 func (l *loads) follow(bindings []plan.Binding) {
 	members, seen := make([]loaded, 0, len(bindings)), make(map[load.Key]bool, len(bindings))
 	says := make([]sayer, 0, len(bindings))
@@ -77,7 +78,7 @@ func (l *loads) follow(bindings []plan.Binding) {
 		b := &bindings[i]
 		m := loaded{load.Key{Endpoint: b.Key, Member: b.Member}, sayerOf(b)}
 		if seen[m.key] {
-			continue // by another outer address
+			continue // another binding with a different outer address
 		}
 		seen[m.key] = true
 		members, says = append(members, m), append(says, m.says)
@@ -100,7 +101,7 @@ func (l *loads) run(ctx context.Context) {
 	}
 }
 
-// sample looks at every member once.
+// sample takes one sample of every member.
 func (l *loads) sample() {
 	type flows struct{ established, opened uint64 }
 	connections := map[load.Key]flows{}
@@ -145,7 +146,7 @@ func (l *loads) sample() {
 	}
 }
 
-// tellLocked logs what became of the processors' share, once.
+// tellLocked logs a change of the processors' fault, once. mu is held.
 func (l *loads) tellLocked(err error) {
 	fault := ""
 	if err != nil {
@@ -157,7 +158,7 @@ func (l *loads) tellLocked(err error) {
 	l.fault = fault
 }
 
-// Begin implements agent.Loads: the next sample tells of all.
+// Begin implements agent.Loads: the next sample reports all members.
 func (l *loads) Begin() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

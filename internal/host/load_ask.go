@@ -17,13 +17,14 @@ import (
 	"github.com/shuntlb/shunt/internal/load"
 )
 
-// loadAsker asks servers for their load: one question at a time of each page, over a connection that stays.
+// loadAsker requests the load of servers by HTTP: one request at a time for each page, over a
+// persistent connection.
 type loadAsker struct {
 	given  *given
 	clock  clock.Clock
 	log    *slog.Logger
 	client *http.Client
-	// asking is how many pages are asked.
+	// asking is the number of pages that are requested.
 	asking atomic.Int32
 }
 
@@ -35,16 +36,16 @@ func newLoadAsker(g *given, c clock.Clock, log *slog.Logger) *loadAsker {
 				DialContext: (&net.Dialer{}).DialContext, MaxIdleConnsPerHost: 1, IdleConnTimeout: 2 * time.Minute, DisableCompression: true,
 				MaxResponseHeaderBytes: 16 << 10,
 			},
-			// Where it leads is not what the plan says.
+			// Do not follow redirects, because their targets are not in the plan.
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
 	}
 }
 
-// followPace is how often the asker looks which pages are wanted.
+// followPace is how often the asker reads the list of wanted pages.
 const followPace = 250 * time.Millisecond
 
-// run asks until ctx ends.
+// run requests the wanted pages until ctx ends.
 func (a *loadAsker) run(ctx context.Context) {
 	var asking sync.WaitGroup
 	running := map[page]context.CancelFunc{}
@@ -77,7 +78,7 @@ func (a *loadAsker) run(ctx context.Context) {
 	}
 }
 
-// askOn asks for a page until ctx ends, and logs when that begins to fail or to work.
+// askOn requests a page repeatedly until ctx ends, and logs when that begins to fail or to work.
 func (a *loadAsker) askOn(ctx context.Context, p page) {
 	fault := ""
 	for {
@@ -105,7 +106,7 @@ func (a *loadAsker) askOn(ctx context.Context, p page) {
 	}
 }
 
-// ask reads a page once.
+// ask requests a page once.
 func (a *loadAsker) ask(ctx context.Context, p page) (float32, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()

@@ -12,41 +12,42 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// given are the loads that applications said, the newest of each. They are in memory only.
+// given holds the newest load of each application, from the socket and from pages. It is in memory
+// only.
 type given struct {
 	clock clock.Clock
 
 	mu sync.Mutex
-	// known are the servers that may speak by the socket, asked the pages that are asked.
+	// known are the servers that may report by the socket, asked the pages that are requested.
 	known map[netip.AddrPort]bool
 	asked map[page]bool
 	said  map[netip.AddrPort]word
 	read  map[page]word
 }
 
-// word is what an application said, and when.
+// word is a load value with its time.
 type word struct {
 	value float32
 	at    time.Time
 }
 
-// page is where a server's load is asked for, and how. Several endpoints may share one.
+// page is an HTTP resource with a server's load. Several endpoints may share one.
 type page struct {
 	server            netip.AddrPort
 	path, host        string
 	interval, timeout time.Duration
 }
 
-// sayer is how a member's application says its load.
+// sayer is the source of a member's load.
 type sayer struct {
-	// server speaks by the socket, unless page is asked.
+	// server reports by the socket, unless page is requested.
 	server netip.AddrPort
 	page   page
 	asked  bool
 	stale  time.Duration
 }
 
-// sayerOf is that of a binding.
+// sayerOf returns the source of a binding's load.
 func sayerOf(b *plan.Binding) sayer {
 	l := b.Load.OrDefault()
 	s := sayer{server: netip.AddrPortFrom(b.DIP, b.DIPPort), stale: l.Stale}
@@ -67,7 +68,7 @@ func newGiven(c clock.Clock) *given {
 	return &given{clock: c, known: map[netip.AddrPort]bool{}, asked: map[page]bool{}, said: map[netip.AddrPort]word{}, read: map[page]word{}}
 }
 
-// follow makes these the members whose applications may say something.
+// follow sets the sources of the members.
 func (g *given) follow(all []sayer) {
 	known, asked := map[netip.AddrPort]bool{}, map[page]bool{}
 	for _, s := range all {
@@ -92,7 +93,7 @@ func (g *given) follow(all []sayer) {
 	}
 }
 
-// say takes in what an application said by the socket.
+// say stores a load reported by the socket.
 func (g *given) say(s load.Said) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -107,7 +108,7 @@ func (g *given) say(s load.Said) error {
 	return nil
 }
 
-// tell takes in what a page said.
+// tell stores a load read from a page.
 func (g *given) tell(p page, value float32) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -116,14 +117,15 @@ func (g *given) tell(p page, value float32) {
 	}
 }
 
-// pages are those that are asked.
+// pages returns the requested pages.
 func (g *given) pages() map[page]bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.asked // replaced, never changed
 }
 
-// of is what counts now of what a member's application said: of its port's word and its address's the newer one.
+// of returns the load of a member that counts now: the newer of the reports for its port and for
+// its address. It returns false if there is none, or it is stale.
 func (g *given) of(s sayer, now time.Time) (float32, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -21,26 +21,26 @@ import (
 const MaxSocketPath = socket.MaxPath
 
 const (
-	// loadSocketName is that of the socket in the run directory, where none is named.
+	// loadSocketName is the default name of the socket, in the run directory.
 	loadSocketName = "load.sock"
 	// maxSpeakers bounds the connections to it.
 	maxSpeakers = 1024
-	// speakerPatience is how long an answer may wait for a speaker that does not read.
+	// speakerPatience is how long a reply may wait for a client that does not read.
 	speakerPatience = time.Second
 )
 
-// loadSocket takes what applications of this machine say of their load: lines of a server and a number, each answered with "ok", or with
-// "error: " and why not (docs/ops/load.md).
+// loadSocket receives the load of this machine's applications: lines of a server and a number. Each
+// is answered with "ok", or with "error: " and the reason (docs/ops/load.md).
 type loadSocket struct {
 	listener *socket.Listener
 	given    *given
 	log      *slog.Logger
-	// locks are kept with the socket.
+	// locks are maintained together with the socket.
 	locks []*lock.File
 }
 
-// openLoadSocket listens at a path, in the place of a socket that was left there. Its directory is made when it is missing; group and
-// owner may write to it, the kernel lets nobody else.
+// openLoadSocket listens at a path, and replaces a socket that was left there. It creates the
+// directory if it is missing. Group and owner may write to the socket; the kernel refuses others.
 func openLoadSocket(path string, g *given, log *slog.Logger, locks []*lock.File) (*loadSocket, error) {
 	l, err := socket.Listen(socket.Options{Path: path, Mode: 0o660, Directory: 0o711})
 	if err != nil {
@@ -49,7 +49,8 @@ func openLoadSocket(path string, g *given, log *slog.Logger, locks []*lock.File)
 	return &loadSocket{l, g, log, locks}, nil
 }
 
-// serve answers until ctx ends, and closes the socket. It keeps the socket at its path.
+// serve answers until ctx ends, and closes the socket. It restores the socket if its path is
+// removed.
 func (s *loadSocket) serve(ctx context.Context) error {
 	var speakers sync.WaitGroup
 	defer speakers.Wait()
@@ -84,7 +85,7 @@ func (s *loadSocket) serve(ctx context.Context) error {
 	}
 }
 
-// listen takes in lines until their end, or one that is too long.
+// listen reads lines until the end of the connection, or a line that is too long.
 func (s *loadSocket) listen(ctx context.Context, conn net.Conn) {
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
@@ -109,7 +110,7 @@ func (s *loadSocket) listen(ctx context.Context, conn net.Conn) {
 	}
 }
 
-// answer says what came of a line.
+// answer writes the reply to a line.
 func answer(conn net.Conn, fault error) error {
 	text := "ok\n"
 	if fault != nil {

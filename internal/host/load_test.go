@@ -28,7 +28,7 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// loadTest is an agent whose servers have the load that the test says.
+// loadTest is an agent whose servers have scripted loads.
 type loadTest struct {
 	*Agent
 	t      *testing.T
@@ -52,7 +52,8 @@ func (w *loadTest) plan(bindings ...plan.Binding) {
 	}
 }
 
-// told samples, after a pause in which half of the processors were busy, and returns what is told by member id; it must be announced.
+// told takes a sample after an interval in which half of the processors were busy, and returns the
+// reported loads by member id. It checks that Changed was notified if there are any.
 func (w *loadTest) told() map[uint16]load.Load {
 	w.t.Helper()
 	w.fake.Advance(load.SampleEvery)
@@ -80,15 +81,16 @@ func member(id uint16, b plan.Binding) plan.Binding {
 	return b
 }
 
-// TestLoadsOfMembers: each member of the plan is told with what is known of it: connections over all of its bindings, the machine's processors, and
-// what its application said, as long as that counts; then what changes.
+// TestLoadsOfMembers checks that each member of the plan is first reported with all known loads:
+// the connections of all its bindings, the machine's processors, and its application's value while
+// that is fresh. Later only changes are reported.
 func TestLoadsOfMembers(t *testing.T) {
 	one, two := member(1, binding("203.0.113.10", "10.20.1.11")), member(2, binding("203.0.113.10", "10.20.1.12"))
-	other := one // by another outer address
+	other := one // with a different outer address
 	other.Outer = netip.MustParseAddr("10.20.1.1")
 	two.Load.Stale = 2 * time.Second
 	w := newLoadTest(t, one, other, two)
-	w.told() // the first sample tells nothing of the processors
+	w.told() // the first sample has no processor load
 	w.tables.SetConnections(map[lb.EndpointKey]map[uint16]uint64{one.Key: {1: 7}})
 	half := load.Load{CPU: 500, Has: load.HasCPU}
 	of := func(connections uint32, given float32, has load.Part) load.Load {
@@ -135,7 +137,7 @@ func TestLoadsOfMembers(t *testing.T) {
 	expect("now and then", map[uint16]load.Load{1: of(7, 0, load.HasConnections), 2: half})
 }
 
-// TestLoadsWithoutProcessors: what else is known is told.
+// TestLoadsWithoutProcessors checks that the other loads are reported.
 func TestLoadsWithoutProcessors(t *testing.T) {
 	b := member(1, binding("203.0.113.10", "10.20.1.11"))
 	w := newLoadTest(t, b)
@@ -180,8 +182,6 @@ func (s speaker) answer() string {
 	}
 }
 
-// TestLoadSocket: lines are answered one by one, bad ones with why; the socket takes the place of one that was left, and of nothing else; it ends
-// with the agent.
 // awaitSocket waits until something listens at path.
 func awaitSocket(t *testing.T, path string) {
 	t.Helper()
@@ -200,6 +200,8 @@ func awaitSocket(t *testing.T, path string) {
 	}
 }
 
+// TestLoadSocket checks that lines are answered one by one, bad ones with the reason, that the
+// socket replaces one that was left, but no other file, and that it ends with the agent.
 func TestLoadSocket(t *testing.T) {
 	dir, err := os.MkdirTemp("", "load") // paths of sockets are short
 	check(t, err)
@@ -260,14 +262,14 @@ func TestLoadSocket(t *testing.T) {
 	if got := open.answer(); got != "" {
 		t.Errorf("the agent ended, but says %q", got)
 	}
-	// One that was killed left its socket.
+	// A killed agent left its socket.
 	left, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	check(t, err)
 	left.SetUnlinkOnClose(false)
 	left.Close()
 	stop = serve()
 	dial().says("10.20.1.11 1\n", "ok")
-	// Its directory is removed while the agent runs, as a cleaned-up /run is.
+	// Its directory is removed while the agent runs, as when /run is cleaned.
 	check(t, os.RemoveAll(filepath.Dir(path)))
 	awaitSocket(t, path)
 	dial().says("10.20.1.11 1\n", "ok")
@@ -278,7 +280,8 @@ func TestLoadSocket(t *testing.T) {
 	}
 }
 
-// TestLoadPages: pages of servers are asked over and over while the plan wants it, as it says; only a number with status 200 counts.
+// TestLoadPages checks that pages of servers are requested repeatedly while they are in the plan,
+// and with its settings, and that only a number with status 200 counts.
 func TestLoadPages(t *testing.T) {
 	var body atomic.Value
 	var asked atomic.Int64
@@ -345,7 +348,7 @@ func TestLoadPages(t *testing.T) {
 	<-done
 }
 
-// TestLoadPagesAreShared: members that have one server's page in common have it asked once.
+// TestLoadPagesAreShared checks that a page that members have in common is requested once.
 func TestLoadPagesAreShared(t *testing.T) {
 	one, two := member(1, binding("203.0.113.10", "10.20.1.11")), member(2, binding("203.0.113.11", "10.20.1.11"))
 	one.Load.HTTP = lb.LoadHTTP{Path: "/load"}
@@ -363,7 +366,7 @@ func TestLoadPagesAreShared(t *testing.T) {
 	}
 }
 
-// TestLoadInterval: a host looks as often as it is told to, and tells so.
+// TestLoadInterval checks that a host samples at the configured interval, and reports the interval.
 func TestLoadInterval(t *testing.T) {
 	w := newLoadTest(t, member(1, binding("203.0.113.10", "10.20.1.11")))
 	w.loads.lookEvery(20 * time.Millisecond)
@@ -399,7 +402,7 @@ func TestLoadInterval(t *testing.T) {
 	}
 }
 
-// BenchmarkLoadSample is a look at members that all change, and what it takes to tell of it.
+// BenchmarkLoadSample measures a sample of members that all change, with its report.
 func BenchmarkLoadSample(b *testing.B) {
 	for _, n := range []int{20, 1000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) { benchmarkLoadSample(b, n) })

@@ -11,7 +11,8 @@ import (
 	"github.com/shuntlb/shunt/internal/netdev"
 )
 
-// TestSecondHostIsRefused: an agent with a run directory of its own does not start next to another one of the network namespace.
+// TestSecondHostIsRefused checks that an agent with a run directory of its own does not start in
+// the network namespace of another one.
 func TestSecondHostIsRefused(t *testing.T) {
 	name := fmt.Sprintf("hostlock-%d", os.Getpid())
 	if err := netdev.CreateNamespace(name); err != nil {

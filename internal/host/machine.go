@@ -9,28 +9,30 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// Problem is a setting of the machine that keeps packets from servers, or may.
+// Problem is a setting of the machine that keeps packets from servers, or may do so.
 type Problem struct {
 	Text  string
-	Cure  string // the command that mends it
-	Fatal bool   // packets are lost for certain
+	Cure  string // the command that fixes it
+	Fatal bool   // packets are certainly lost
 }
 
-// Machine is what the agent asks of the machine it runs on. The agent changes none of it.
+// Machine gives the agent read access to the settings of its machine. The agent changes none of
+// them.
 type Machine struct {
 	// Interface is the uplink's name.
 	Interface string
 	// Sysctl reads a kernel setting, its key with slashes: "net/ipv4/ip_forward".
 	Sysctl func(key string) (string, error)
-	// Addresses are those of the machine itself.
+	// Addresses returns the addresses of the machine itself.
 	Addresses func() ([]netip.Addr, error)
-	// Devices names the devices of all next hops of the route to an address; nil: routes are not looked at.
+	// Devices returns the names of the devices of all next hops of the route to an address; nil:
+	// routes are not checked.
 	Devices func(to netip.Addr) ([]string, error)
-	// Links tells the uplink; nil: it is not known.
+	// Links returns the uplink; nil: unknown.
 	Links func() []agent.Link
 }
 
-// Problems are the settings that do not suit the bindings.
+// Problems returns the settings that do not suit the bindings.
 func (m Machine) Problems(bindings []plan.Binding) []Problem {
 	addrs, err := m.Addresses()
 	if err != nil {
@@ -64,7 +66,8 @@ func (m Machine) Problems(bindings []plan.Binding) []Problem {
 	return found
 }
 
-// forwards tells whether packets that come in by the uplink are forwarded. What cannot be read is taken for granted.
+// forwards reports whether packets that arrive by the uplink are forwarded. A setting that cannot
+// be read counts as on.
 func (m Machine) forwards(family string) bool {
 	v, err := m.Sysctl("net/" + family + "/conf/" + m.Interface + "/forwarding")
 	return err != nil || v != "0"
@@ -78,8 +81,8 @@ func (m Machine) noForwarding(family, sysctl string) Problem {
 	}
 }
 
-// strict tells whether reverse path filtering is strict on the uplink: the larger of two settings counts (1 strict,
-// 2 loose).
+// strict reports whether reverse path filtering is strict on the uplink: the larger of two settings
+// counts (1 strict, 2 loose).
 func (m Machine) strict() bool {
 	largest := "0"
 	for _, dev := range []string{"all", m.Interface} {

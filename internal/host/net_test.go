@@ -36,8 +36,8 @@ type route struct {
 	name            string
 	vip, outer, dip string
 	rewrite         bool
-	mss             int    // that fits the tunnel
-	member          uint16 // of GUE; 0 is IPIP
+	mss             int    // the largest that fits the tunnel
+	member          uint16 // with GUE; 0 is IPIP
 	ports           string // "80", "70-90" or "any"
 }
 
@@ -66,7 +66,7 @@ const (
 	serverPort = 8080
 )
 
-// testPlan has bindings of all routes, for an underlay of this MTU.
+// testPlan returns a plan with the bindings of all routes, for an underlay of this MTU.
 func testPlan(mtu uint32) plan.Plan {
 	p := plan.Plan{Revision: 1, MTU: mtu, TunnelSources: []netip.Prefix{
 		netip.MustParsePrefix("100.64.0.0/16"), netip.MustParsePrefix("fd53:6875:6e74::/64")}}
@@ -76,7 +76,7 @@ func testPlan(mtu uint32) plan.Plan {
 	return p
 }
 
-// bindings are those of TCP and UDP, or the one of all protocols.
+// bindings returns those of TCP and UDP, or the one of all protocols.
 func (r route) bindings() []plan.Binding {
 	b := plan.Binding{
 		Key:   lb.EndpointKey{VIP: netip.MustParseAddr(r.vip), Protocol: lb.TCP, Port: vipPort},
@@ -101,13 +101,14 @@ func (r route) bindings() []plan.Binding {
 
 var nets atomic.Int32
 
-// testNet is client c0 - up0 host vm0 - v0 server, the client's packets to VIPs tunnelled as a mux would.
+// testNet is client c0 - up0 host vm0 - v0 server. The client's packets to VIPs are tunnelled as by
+// a mux.
 type testNet struct {
 	t                    *testing.T
 	client, host, server string
 	dir                  string // of pins
 	mtu                  int    // of all links
-	unguard              func() // ends the agent that guards; nil: there is none
+	unguard              func() // stops the guarded agent; nil: there is none
 }
 
 func check(t *testing.T, err error) {
@@ -124,7 +125,7 @@ var sweepNets = sync.OnceFunc(func() {
 		name := filepath.Base(path)
 		pid, _, _ := strings.Cut(strings.TrimPrefix(name, "hostnet-"), "-")
 		if _, err := os.Stat("/proc/" + pid); !errors.Is(err, os.ErrNotExist) {
-			continue // it runs
+			continue // still running
 		}
 		if strings.HasSuffix(name, "-host") {
 			_ = dataplane.DetachHost("/sys/fs/bpf/test-" + name)
@@ -169,7 +170,8 @@ func (n *testNet) open(name string) *netdev.Namespace {
 	n.t.Helper()
 	check(n.t, netdev.CreateNamespace(name))
 	n.t.Cleanup(func() { netdev.DeleteNamespace(name) })
-	// Without duplicate address detection of link-local addresses neighbours are found at once.
+	// Without duplicate address detection of link-local addresses neighbours are resolved
+	// immediately.
 	check(n.t, netdev.SetSysctls(name, []netdev.Sysctl{
 		{Key: "net/ipv6/conf/default/accept_dad", Value: "0"}, {Key: "net/ipv6/conf/default/dad_transmits", Value: "0"}}))
 	ns, err := netdev.OpenNamespace(name)
@@ -197,7 +199,7 @@ func (n *testNet) route(ns *netdev.Namespace, dev, via string, prefixes ...strin
 	}
 }
 
-// tunnelVIPs puts the stand-in for a mux on the client's device.
+// tunnelVIPs attaches the replacement for a mux to the client's device.
 func (n *testNet) tunnelVIPs() {
 	n.t.Helper()
 	tunnels := map[netip.Addr]encap.Tunnel{}
@@ -227,7 +229,7 @@ func ifindex(t *testing.T, name string) int {
 	return i.Index
 }
 
-// attach starts the data plane and gives it the plan.
+// attach opens the data plane and applies the plan.
 func (n *testNet) attach() *dataplane.Host {
 	n.t.Helper()
 	h, err := openTables(n.host, n.dir, uint32(n.mtu))
@@ -236,7 +238,7 @@ func (n *testNet) attach() *dataplane.Host {
 	return h
 }
 
-// openTables is what an agent does at its start, in the host's namespace.
+// openTables does the work of an agent's start, in the host's namespace.
 func openTables(namespace, dir string, mtu uint32) (h *dataplane.Host, err error) {
 	err = netdev.In(namespace, func() error {
 		dev, err := netdev.FindInterface("up0")

@@ -17,44 +17,48 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// tuneEvery is how often the clock that timestamps are made with is set by the machine's.
+// tuneEvery is how often the clock for timestamps is set from the machine's clock.
 const tuneEvery = time.Second
 
-// Headers that a segment's size leaves room for (RFC 9293 section 3.7.1, RFC 6691).
+// Lengths of the headers that a segment's size leaves room for (RFC 9293 section 3.7.1, RFC 6691).
 const (
 	headers4 = 40
 	headers6 = 60
 )
 
-// openings makes the TCP handshakes of endpoints whose cookie is in the server's own clock (lb.CookieCO).
+// openings offloads the TCP handshakes of endpoints whose cookie is in the server's own clock
+// (lb.CookieCO).
 type openings struct {
-	// open loads the program; it is asked once an endpoint needs it, and again after it failed.
+	// open loads the program. It is called once an endpoint needs the program, and again after a
+	// failure.
 	open   func() (dataplane.HostCOTables, error)
 	sysctl func(key string) (string, error)
 	clock  clock.Clock
 	log    *slog.Logger
 
-	// cannot is why this machine's kernel makes no handshakes; empty when it does. Set before the first call.
+	// cannot is the reason why this machine's kernel cannot offload handshakes; empty if it can.
+	// Set before the first call.
 	cannot string
-	// own are the machine's addresses; nil: not known. Set before the first call.
+	// own returns the machine's addresses; nil: unknown. Set before the first call.
 	own func() ([]netip.Addr, error)
 
 	mu       sync.Mutex
-	tables   dataplane.HostCOTables // nil: nobody needed it yet, or it failed
+	tables   dataplane.HostCOTables // nil: not needed yet, or failed
 	plan     *plan.Plan             // the last one
 	settings [len(openingSettings)]bool
 	wanted   bool // the plan has such endpoints
 	faults   []string
 }
 
-// openingSettings are those of the kernel's TCP that handshakes depend on.
+// openingSettings are the kernel's TCP settings that handshakes depend on.
 var openingSettings = [...]string{"tcp_timestamps", "tcp_sack", "tcp_window_scaling"}
 
 func newOpenings(open func() (dataplane.HostCOTables, error), sysctl func(string) (string, error), c clock.Clock, log *slog.Logger) *openings {
 	return &openings{open: open, sysctl: sysctl, clock: c, log: log}
 }
 
-// openOpenings makes those of a host, and asks its kernel whether it can.
+// openOpenings returns the handshake offload of a host, after checking whether its kernel supports
+// it.
 func openOpenings(tables *dataplane.Host, m Machine, log *slog.Logger) *openings {
 	h := newOpenings(func() (dataplane.HostCOTables, error) { return tables.OpenCO() }, m.Sysctl, clock.System{}, log)
 	h.own = m.Addresses
@@ -68,13 +72,14 @@ func openOpenings(tables *dataplane.Host, m Machine, log *slog.Logger) *openings
 	return h
 }
 
-// firstLine is what is said before a verifier's log.
+// firstLine returns the part of an error before a verifier's log.
 func firstLine(text string) string {
 	line, _, _ := strings.Cut(text, "\n")
 	return line
 }
 
-// coEndpoints are the endpoints of a plan that the host makes handshakes for, and what is wrong with those that it cannot.
+// coEndpoints returns the endpoints of a plan whose handshakes the host offloads, and the faults of
+// those for which it cannot.
 func coEndpoints(p *plan.Plan) (out []dataplane.COEndpoint, faults []string) {
 	for i := range p.Bindings {
 		b := &p.Bindings[i]
@@ -105,7 +110,7 @@ func coEndpoints(p *plan.Plan) (out []dataplane.COEndpoint, faults []string) {
 	return out, faults
 }
 
-// adopt goes on with what an agent before left, before there is a plan.
+// adopt takes over the program of the previous agent, before there is a plan.
 func (h *openings) adopt() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -117,8 +122,10 @@ func (h *openings) adopt() {
 	h.tables = tables
 }
 
-// follow makes the handshakes those of a plan. What the machine cannot do is told by trouble; the servers' kernels then make them, without cookies. The error is of a
-// program or a table that was refused: then others, or other keys, may be in it than the plan says.
+// follow sets the offloaded endpoints to those of a plan. If the machine cannot offload them,
+// trouble returns the reason, and the servers' kernels do the handshakes, without cookies. It
+// returns an error if a program or a table was refused, because then it may contain other
+// endpoints, or other keys, than the plan.
 func (h *openings) follow(p *plan.Plan) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -130,7 +137,7 @@ func (h *openings) followLocked() error {
 	endpoints, faults := coEndpoints(h.plan)
 	h.faults, h.wanted = append(faults, h.strangers()...), len(endpoints) > 0
 	if len(endpoints) == 0 && h.tables == nil {
-		return nil // the usual host: nothing of the kernel is read
+		return nil // the usual host: no kernel setting is read
 	}
 	h.settings = h.read()
 	if !h.on("tcp_timestamps") {
@@ -145,15 +152,17 @@ func (h *openings) followLocked() error {
 	h.faults = append(h.faults, fault)
 	h.log.Error("make handshakes", "error", err)
 	if errors.Is(err, dataplane.ErrNoCO) {
-		return nil // as any other problem of the machine
+		return nil // like any other problem of the machine
 	}
 	return errors.New(fault)
 }
 
-// mute is what to do where handshakes are not made here: timestamps of the kernel's own would be read as cookies.
+// mute is the advice for machines without offload: muxes would read timestamps of the kernel as
+// cookies.
 const mute = " (sysctl -w net.ipv4.tcp_timestamps=0 keeps muxes from reading the kernel's own timestamps as cookies)"
 
-// strangers are servers of the plan that are not on this very machine: their connections have no cookies.
+// strangers returns a fault for each server of the plan that is not on this very machine: its
+// connections have no cookies.
 func (h *openings) strangers() (faults []string) {
 	needs := func(b plan.Binding) bool { return b.Cookie && !b.Rewrite }
 	if h.own == nil || !slices.ContainsFunc(h.plan.Bindings, needs) {
@@ -161,7 +170,7 @@ func (h *openings) strangers() (faults []string) {
 	}
 	own, err := h.own()
 	if err != nil {
-		return nil // the agent says so elsewhere
+		return nil // the agent reports it elsewhere
 	}
 	for i := range h.plan.Bindings {
 		if b := &h.plan.Bindings[i]; needs(*b) && !slices.Contains(own, b.DIP) {
@@ -171,7 +180,7 @@ func (h *openings) strangers() (faults []string) {
 	return faults
 }
 
-// read are the openingSettings.
+// read returns which of openingSettings are on.
 func (h *openings) read() (on [len(openingSettings)]bool) {
 	for i, name := range openingSettings {
 		on[i] = h.on(name)
@@ -192,13 +201,14 @@ func (h *openings) applyLocked(endpoints []dataplane.COEndpoint) (err error) {
 	return h.tables.Apply(dataplane.COSetup{SACK: h.on("tcp_sack"), WindowScaling: h.on("tcp_window_scaling")}, endpoints)
 }
 
-// on tells whether a setting of TCP is not 0. What cannot be read is as the kernel has it by default.
+// on reports whether a TCP setting is not 0. A setting that cannot be read counts as on, the
+// kernel's default.
 func (h *openings) on(name string) bool {
 	v, err := h.sysctl("net/ipv4/" + name)
 	return err != nil || strings.TrimSpace(v) != "0"
 }
 
-// run keeps the clock, and follows the kernel's settings, until ctx ends.
+// run sets the clock and applies changes of the kernel's settings until ctx ends.
 func (h *openings) run(ctx context.Context) {
 	for {
 		select {
@@ -210,7 +220,7 @@ func (h *openings) run(ctx context.Context) {
 	}
 }
 
-// tend sets the clock, and makes of the plan what other settings make of it.
+// tend sets the clock, and applies the plan again if the settings changed.
 func (h *openings) tend() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -221,11 +231,11 @@ func (h *openings) tend() {
 	}
 	if h.wanted && h.read() != h.settings {
 		h.log.Info("the kernel's settings of TCP changed: handshakes follow them")
-		_ = h.followLocked() // told by trouble: the plan was obeyed before
+		_ = h.followLocked() // trouble returns the fault; the plan was applied before
 	}
 }
 
-// counters are what became of segments, under names that begin with co_.
+// counters returns the counts of segments, under names that begin with co_.
 func (h *openings) counters() (map[string]uint64, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -240,7 +250,7 @@ func (h *openings) counters() (map[string]uint64, error) {
 	return out, err
 }
 
-// trouble is what keeps cookies out of connections, empty when nothing does.
+// trouble returns the reasons why connections have no cookies.
 func (h *openings) trouble() []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -256,7 +266,8 @@ func (h *openings) close() error {
 	return h.tables.Close()
 }
 
-// openingStatus puts what became of handshakes into a status, and tells what keeps cookies out of them.
+// openingStatus adds the counts of handshakes to a status, and returns the reasons why connections
+// have no cookies.
 func (a *Agent) openingStatus(s *apiv1.NodeStatus) []string {
 	if a.openings == nil {
 		return nil

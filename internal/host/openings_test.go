@@ -74,13 +74,13 @@ func TestHandshakesFollowThePlan(t *testing.T) {
 	if got := strings.Join(h.trouble(), "; "); len(fake.Endpoints) != 0 || !strings.Contains(got, "net.ipv4.tcp_timestamps is 0") {
 		t.Errorf("without timestamps: %d endpoints, trouble %q", len(fake.Endpoints), got)
 	}
-	// Settings are followed without another plan.
+	// Changed settings are applied without another plan.
 	settings["net/ipv4/tcp_timestamps"], settings["net/ipv4/tcp_sack"] = "1\n", "1\n"
 	h.tend()
 	if got := strings.Join(h.trouble(), "; "); len(fake.Endpoints) != 2 || !fake.Setup.SACK || fake.Tuned != 1 || strings.Contains(got, "tcp_timestamps") {
 		t.Errorf("after other settings: %d endpoints, setup %+v, tuned %d times, trouble %q", len(fake.Endpoints), fake.Setup, fake.Tuned, got)
 	}
-	// A server that is elsewhere has no clock that could be set.
+	// A server elsewhere has no clock that could be set.
 	h.own = func() ([]netip.Addr, error) { return []netip.Addr{netip.MustParseAddr("10.20.1.1")}, nil }
 	for i := range p.Bindings {
 		p.Bindings[i].DIP = netip.MustParseAddr("10.20.1.1")
@@ -95,7 +95,8 @@ func TestHandshakesFollowThePlan(t *testing.T) {
 	}
 }
 
-// What an agent before left is gone on with at once, and taken out when the plan has nothing of it any more.
+// TestHandshakesThatAreThere checks that a new agent takes over the program of the previous one
+// immediately, and empties its table when the plan has no such endpoint.
 func TestHandshakesThatAreThere(t *testing.T) {
 	fake, opened := &dataplane.FakeHostCO{Endpoints: make([]dataplane.COEndpoint, 1)}, 0
 	sysctl := func(string) (string, error) { return "1\n", nil }
@@ -113,7 +114,7 @@ func TestHandshakesThatAreThere(t *testing.T) {
 	}
 }
 
-// ownerPlan is a plan with a server that owns a VIP.
+// ownerPlan returns a plan with a server that owns a VIP.
 func ownerPlan(vip netip.Addr) plan.Plan {
 	own := netip.MustParseAddr("10.20.1.1")
 	return plan.Plan{MTU: 1500,
@@ -122,8 +123,9 @@ func ownerPlan(vip netip.Addr) plan.Plan {
 	}
 }
 
-// Tables that refuse handshakes keep the plan from being obeyed, though all else follows it: what they hold is not what the manager would think. A kernel that
-// cannot make them is the machine's problem, which its status tells.
+// TestHandshakesThatAreRefused checks that Apply returns an error when the tables refuse
+// handshakes, although the rest of the plan is applied, because the tables then differ from the
+// plan. A kernel without the feature is a problem of the machine, which its status reports.
 func TestHandshakesThatAreRefused(t *testing.T) {
 	var tables dataplane.FakeHost
 	var opens error
@@ -155,7 +157,8 @@ func TestHandshakesThatAreRefused(t *testing.T) {
 	}
 }
 
-// A machine that cannot says so in its status, with or without a plan that needs it.
+// TestHandshakesThatCannotBe checks that the status reports a machine without the feature, with or
+// without a plan that needs it.
 func TestHandshakesThatCannotBe(t *testing.T) {
 	var tables dataplane.FakeHost
 	a := New(&tables, settings(forwarding), &prober{}, clock.System{}, nil)
@@ -182,8 +185,9 @@ func TestHandshakesThatCannotBe(t *testing.T) {
 	}
 }
 
-// TestOrdinaryPlansReadNothing: a host without endpoints of cookie.form co reads no setting and no address of its machine when a plan
-// changes, of which there may be hundreds a second.
+// TestOrdinaryPlansReadNothing checks that a host without endpoints of cookie.form co reads no
+// setting and no address of its machine when a plan changes, because there may be hundreds of
+// changes a second.
 func TestOrdinaryPlansReadNothing(t *testing.T) {
 	reads := 0
 	h := newOpenings(func() (dataplane.HostCOTables, error) { return &dataplane.FakeHostCO{}, nil },

@@ -20,17 +20,17 @@ import (
 )
 
 const (
-	// outboundDevice is the name of the device that packets without a port are given to.
+	// outboundDevice is the name of the device that packets without a port are redirected to.
 	outboundDevice = "shunt-snat%d"
-	// outboundPace is how often packets are looked through that waited for too long.
+	// outboundPace is how often expired packets are dropped.
 	outboundPace = 250 * time.Millisecond
-	// outboundAgain is how often the device is tried again where it could not be made.
+	// outboundAgain is how often creating the device is retried.
 	outboundAgain = 10 * time.Second
-	// outboundFrame is the largest frame: what is joined is cut up before it is given to the device.
+	// outboundFrame is the largest frame: joined segments are split before they reach the device.
 	outboundFrame = 1 << 16
 )
 
-// frameDevice is where packets come from for which there is no port.
+// frameDevice is the source of packets for which there is no port.
 type frameDevice interface {
 	Index() int
 	Read([]byte) (int, error)
@@ -43,31 +43,33 @@ type frameSender interface {
 	Close() error
 }
 
-// outbound is the data plane of connections that servers open, with the packets that wait in the agent for a port: they are sent on when
-// ports come.
+// outbound wraps the data plane of connections that servers open. It holds the pending packets that
+// need a port, and sends them on when ports arrive.
 type outbound struct {
 	dataplane.HostSNAT
 	clock clock.Clock
 	log   *slog.Logger
 	make  func() (frameDevice, frameSender, error)
-	// opens, if not nil, hears whose connections leave with a VIP. Set before the first call.
+	// opens, if not nil, receives the DIPs of servers whose connections leave with a VIP. Set
+	// before the first call.
 	opens func(dips []netip.Addr)
 	wg    sync.WaitGroup
 
-	// mu is taken before what the data plane takes.
+	// mu is taken before the locks of the data plane.
 	mu      sync.Mutex
 	waiting *waiting
 	wanted  bool // there are DIPs with SNAT
 	device  frameDevice
 	sender  frameSender
-	tried   time.Time // when the device was tried to be made last
+	tried   time.Time // when creating the device was tried last
 	uplink  int       // index of the device that frames leave by
 	expired uint64
 }
 
 var _ dataplane.HostSNAT = (*outbound)(nil)
 
-// newOutbound makes one around the data plane, whose frames leave by the device of index uplink.
+// newOutbound returns an outbound around the data plane, whose frames leave by the device of index
+// uplink.
 func newOutbound(tables dataplane.HostSNAT, uplink int, c clock.Clock, log *slog.Logger) *outbound {
 	o := &outbound{HostSNAT: tables, clock: c, log: log, waiting: newWaiting(dataplane.MaxSNATWaiting), uplink: uplink}
 	o.make = func() (frameDevice, frameSender, error) {
@@ -84,7 +86,7 @@ func newOutbound(tables dataplane.HostSNAT, uplink int, c clock.Clock, log *slog
 	return o
 }
 
-// uplinkReplaced makes frames leave by the device of another index from now on: the uplink was removed and made again.
+// uplinkReplaced sets the index of the uplink, which was removed and created again.
 func (o *outbound) uplinkReplaced(ifindex int) {
 	o.mu.Lock()
 	o.uplink = ifindex
@@ -99,7 +101,7 @@ func (o *outbound) uplinkReplaced(ifindex int) {
 	o.mu.Unlock()
 }
 
-// SetHolders implements dataplane.HostSNAT. The first DIPs make the device.
+// SetHolders implements dataplane.HostSNAT. The first DIPs create the device.
 func (o *outbound) SetHolders(holders []snat.Holder) error {
 	o.mu.Lock()
 	o.wanted = len(holders) > 0
@@ -115,7 +117,7 @@ func (o *outbound) SetHolders(holders []snat.Holder) error {
 	return o.HostSNAT.SetHolders(holders)
 }
 
-// SetRanges implements dataplane.HostSNAT. What waited for ports goes on.
+// SetRanges implements dataplane.HostSNAT. It sends on the packets that waited for ports.
 func (o *outbound) SetRanges(h snat.Holder, usable, leaving []snat.Range) error {
 	if err := o.HostSNAT.SetRanges(h, usable, leaving); err != nil {
 		return err
@@ -133,7 +135,8 @@ func (o *outbound) SetRanges(h snat.Holder, usable, leaving []snat.Range) error 
 	return nil
 }
 
-// openLocked makes the device if it is wanted and not there. Without it packets that have no port are dropped.
+// openLocked creates the device if it is wanted and missing. Without it packets that have no port
+// are dropped. mu is held.
 func (o *outbound) openLocked() {
 	now := o.clock.Now()
 	if !o.wanted || o.device != nil || !o.tried.IsZero() && now.Sub(o.tried) < outboundAgain {
@@ -150,7 +153,7 @@ func (o *outbound) openLocked() {
 	o.wg.Go(func() { o.read(device) })
 }
 
-// read takes in frames until the device is closed.
+// read receives frames until the device is closed.
 func (o *outbound) read(d frameDevice) {
 	b := make([]byte, outboundFrame)
 	for {
@@ -167,7 +170,8 @@ func (o *outbound) read(d frameDevice) {
 	}
 }
 
-// lose gives a device up that cannot be read any more, as one that somebody removed: another one is made in its place after a while.
+// lose closes a device that can no longer be read, for example because it was removed. Another one
+// is created after outboundAgain.
 func (o *outbound) lose(d frameDevice) {
 	o.mu.Lock()
 	if o.device != d {
@@ -202,7 +206,8 @@ func (o *outbound) arrive(frame []byte) {
 	}
 }
 
-// sendLocked sends frames on. One that the device has no room for is lost, as any other would be.
+// sendLocked sends frames on. A frame for which the device has no room is lost, like any other
+// packet. mu is held.
 func (o *outbound) sendLocked(frames [][]byte) {
 	for _, f := range frames {
 		if o.sender == nil {
@@ -215,7 +220,7 @@ func (o *outbound) sendLocked(frames [][]byte) {
 	}
 }
 
-// run drops what waits for too long until ctx ends, then takes the device away.
+// run drops expired packets until ctx ends, then removes the device.
 func (o *outbound) run(ctx context.Context) {
 	for {
 		select {
@@ -236,7 +241,8 @@ func (o *outbound) tend() {
 		o.expired += uint64(n)
 		o.Dealt(dip, n)
 	}
-	// The device may have lost some, of one DIP while others' go on coming.
+	// The device may have lost packets. Correct the count of each DIP from which none arrived for a
+	// while, even while those of other DIPs keep arriving.
 	o.Settle(func(dip netip.Addr) (int, bool) { return o.waiting.settled(dip, now) })
 	o.openLocked()
 }
@@ -257,14 +263,16 @@ func (o *outbound) close() {
 	o.wg.Wait()
 }
 
-// lost is how many packets were dropped because they waited for too long, or there was no room for them to wait.
+// lost returns how many packets were dropped because they waited for too long, or there was no room
+// for them.
 func (o *outbound) lost() uint64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.expired
 }
 
-// outboundStatus puts into a status what there is of ports for connections that servers open, and what became of packets that had none.
+// outboundStatus adds to a status the use of ports for connections that servers open, and the
+// counts of packets without one.
 func (a *Agent) outboundStatus(s *apiv1.NodeStatus, n dataplane.HostSNATCounts) {
 	if a.outbound == nil {
 		return
@@ -284,7 +292,7 @@ func (a *Agent) outboundStatus(s *apiv1.NodeStatus, n dataplane.HostSNATCounts) 
 	s.Error = strings.Join(append(nonEmpty(s.Error), nonEmpty(fault)...), "; ")
 }
 
-// nonEmpty is a list of a text, none for an empty one.
+// nonEmpty returns a list of one text, or nil if it is empty.
 func nonEmpty(text string) []string {
 	if text == "" {
 		return nil

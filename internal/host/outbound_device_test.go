@@ -11,12 +11,13 @@ import (
 	"github.com/shuntlb/shunt/internal/snat"
 )
 
-// removedDevice is a frameDevice that somebody removed.
+// removedDevice is a frameDevice that was removed.
 type removedDevice struct{ *fakeDevice }
 
 func (d removedDevice) Read([]byte) (int, error) { return 0, errors.New("no such device") }
 
-// TestOutboundDeviceRemoved: packets without a port do not go to a device that is gone, and wait again once there is another one.
+// TestOutboundDeviceRemoved checks that packets without a port are not redirected to a removed
+// device, and wait again once there is another one.
 func TestOutboundDeviceRemoved(t *testing.T) {
 	now := clock.NewFake(waitingStart)
 	tables, removed, device := dataplane.NewFakeHostSNAT(now.Now), removedDevice{newFakeDevice()}, newFakeDevice()
@@ -53,7 +54,8 @@ func TestOutboundDeviceRemoved(t *testing.T) {
 	o.close()
 }
 
-// TestOutboundSettles: of a DIP whose packets come no more it is said how many wait, whatever others send.
+// TestOutboundSettles checks that the count of a DIP without further packets is corrected, while
+// another DIP sends.
 func TestOutboundSettles(t *testing.T) {
 	now := clock.NewFake(waitingStart)
 	tables, device := dataplane.NewFakeHostSNAT(now.Now), newFakeDevice()

@@ -47,8 +47,8 @@ func (d *fakeDevice) Close() error {
 
 var outboundHolder = snat.Holder{VIP: snat.VIP{Addr: netip.MustParseAddr("203.0.113.10")}, DIP: netip.MustParseAddr("10.20.1.11")}
 
-// TestOutbound: the first server with SNAT makes the device; packets from it go on once their server has ports, in order, and are dropped when
-// that takes too long.
+// TestOutbound checks that the first server with SNAT creates the device, and that packets from it
+// are sent on, in order, once their server has ports, and dropped if that takes too long.
 func TestOutbound(t *testing.T) {
 	now := clock.NewFake(waitingStart)
 	tables, device := dataplane.NewFakeHostSNAT(now.Now), newFakeDevice()
@@ -98,8 +98,8 @@ func TestOutbound(t *testing.T) {
 	}
 }
 
-// TestLeasesRestBeforeTheyGo: a range that was idle for long is not used for new connections for a while before it is given back, and kept when a
-// connection took one of its ports at the last moment.
+// TestLeasesRestBeforeTheyGo checks that an idle range is out of use for new connections for a
+// while before it is returned, and kept if a connection took one of its ports at the last moment.
 func TestLeasesRestBeforeTheyGo(t *testing.T) {
 	now := clock.NewFake(waitingStart)
 	tables := dataplane.NewFakeHostSNAT(now.Now)
@@ -156,7 +156,7 @@ func TestLeasesRestBeforeTheyGo(t *testing.T) {
 	if got := tables.Usable(h); len(got) != 3 {
 		t.Fatalf("new connections use %v, want the used range again", got)
 	}
-	// What the manager heard is not taken back, whatever is found later.
+	// A reported return is not revoked.
 	tables.Use(h, resting[1])
 	now.Advance(snat.DefaultStockRules.Patience)
 	if r := said(); len(r.GetSnatReturns()) != 1 || r.GetSnatReturns()[0].GetRanges()[0] != uint32(resting[1]) {
@@ -168,7 +168,7 @@ func TestLeasesRestBeforeTheyGo(t *testing.T) {
 	}
 }
 
-// TestOutboundRuns: it ends with its context, and takes the device along.
+// TestOutboundRuns checks that run ends with its context and removes the device.
 func TestOutboundRuns(t *testing.T) {
 	tables, device := dataplane.NewFakeHostSNAT(time.Now), newFakeDevice()
 	o := newOutbound(tables, 1, clock.System{}, slog.New(slog.DiscardHandler))

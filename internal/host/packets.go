@@ -14,11 +14,12 @@ import (
 	"github.com/shuntlb/shunt/internal/probe/packet"
 )
 
-// DefaultMaxProbes takes 1.6 MiB of the kernel's memory.
+// DefaultMaxProbes is the default of Options.MaxProbes. It takes 1.6 MiB of the kernel's memory.
 const DefaultMaxProbes = 1 << 13
 
-// packets lets checks be made by packets: of servers behind devices of their own, which have the program that takes the answers while a
-// way leads there. Sockets ask the others.
+// packets makes checks by packets for servers behind devices of their own. The program that
+// receives the answers is attached to these devices while a way leads there. Sockets probe all
+// other servers.
 type packets struct {
 	*devices
 	tables dataplane.HostProbeTables
@@ -35,7 +36,8 @@ func newPackets(tables dataplane.HostProbeTables, sender packet.Sender, uplinks 
 	return p
 }
 
-// openPackets makes what packets of a host need; nil when this machine cannot have it, which is logged: sockets make all checks then.
+// openPackets opens the packet checks of a host. If this machine does not support them, it logs the
+// reason and returns nil, and sockets make all checks.
 func openPackets(tables *dataplane.Host, rules uint32, uplink string, c clock.Clock, log *slog.Logger) *packets {
 	probes, err := tables.OpenProbes(rules)
 	if err != nil {
@@ -52,7 +54,7 @@ func openPackets(tables *dataplane.Host, rules uint32, uplink string, c clock.Cl
 
 const noPackets = "no checks by packets: sockets make them"
 
-// open makes the asker, once, which closes the sender.
+// open makes the prober, which closes the sender. It is called once.
 func (p *packets) open(answered func([]probe.Answer)) (probe.Asker, error) {
 	asker, err := packet.New(packet.Options{Tables: p.tables, Sender: p.sender, Want: p.hops.Want, Report: answered})
 	if err != nil {
@@ -62,21 +64,21 @@ func (p *packets) open(answered func([]probe.Answer)) (probe.Asker, error) {
 	return asker, nil
 }
 
-// close takes the program off all devices. The asker must be closed.
+// close detaches the program from all devices. The prober must be closed.
 func (p *packets) close() error { return p.tables.Close() }
 
-// put puts the program on devices, before anybody is asked by these ways.
+// put attaches the program to devices, before probes use these ways.
 func (p *packets) put(ways netdev.Ways, want []int) (on []int, err error) {
 	on, err = p.tables.Follow(want)
 	p.asker.HopsChanged(byServerDevices(ways, on))
 	return on, err
 }
 
-// elsewhere stands for a device that has no program.
+// elsewhere is the index of a nonexistent device, which has no program.
 const elsewhere = -1
 
-// byServerDevices are ways of which those that do not lead out of one of these devices lead elsewhere, where the tables have no rules:
-// who is behind them is asked by sockets at once.
+// byServerDevices returns ways in which those that do not use one of these devices use elsewhere,
+// for which the tables have no rules. So sockets probe the servers behind them immediately.
 func byServerDevices(ways netdev.Ways, on []int) netdev.Ways {
 	known := ways.Map()
 	for to, w := range known {
@@ -87,7 +89,7 @@ func byServerDevices(ways netdev.Ways, on []int) netdev.Ways {
 	return netdev.WaysOf(known)
 }
 
-// anySource is an address of the family of another.
+// anySource returns the unspecified address of the same family.
 func anySource(to netip.Addr) netip.Addr {
 	if to.Is4() {
 		return netip.IPv4Unspecified()

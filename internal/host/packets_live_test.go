@@ -18,7 +18,7 @@ import (
 	"github.com/shuntlb/shunt/internal/probe"
 )
 
-// liveProbes is a host that asks real servers by packets.
+// liveProbes is a host that probes real servers by packets.
 type liveProbes struct {
 	*testNet
 	asker   probe.Asker
@@ -65,7 +65,7 @@ func (n *testNet) livePackets(h *dataplane.Host) *liveProbes {
 	return l
 }
 
-// add makes a target known.
+// add registers a target.
 func (l *liveProbes) add(kind, address string, port uint16, timeout time.Duration) uint32 {
 	l.t.Helper()
 	c := lb.Check{Kind: kind, Interval: time.Minute, Timeout: timeout, Engine: lb.EnginePacket}
@@ -86,7 +86,7 @@ func (l *liveProbes) ask(id uint32) probe.Answer {
 	}
 }
 
-// say serves answers to whoever connects to a port of the server.
+// say serves a port of the server with answer.
 func (n *testNet) say(port int, answer func(net.Conn)) {
 	n.t.Helper()
 	check(n.t, netdev.In(n.server, func() error {
@@ -114,14 +114,15 @@ func (n *testNet) say(port int, answer func(net.Conn)) {
 	}))
 }
 
-// TestPacketsMeetRealServers: every way to answer or to fail, both families, checksums in every state that the program can meet. Where
-// the host's device has no transmit checksums the kernel finishes what is left of one behind the program, and the server verifies.
+// TestPacketsMeetRealServers checks every way to answer or to fail, over both families, with
+// checksums in every state that the program can receive. If the host's device has no transmit
+// checksums, the kernel completes partial ones after the program, and the server verifies them.
 func TestPacketsMeetRealServers(t *testing.T) {
 	for _, mode := range []struct {
 		name     string
 		vm0, v0  bool // transmit checksums
 		gro      bool
-		absentee string // an address that the host has a way for, and nobody
+		absentee string // an address that the host has a way for, but no machine has
 	}{
 		{"partial checksums, finished behind the program", false, true, false, "10.20.1.77"},
 		{"whole checksums, joined by GRO", true, false, true, "10.20.1.78"},
@@ -179,7 +180,8 @@ func TestPacketsMeetRealServers(t *testing.T) {
 			if n := after["probe_no_room"]; n != 0 {
 				t.Errorf("probe_no_room counted %d", n)
 			}
-			// What packets cannot do is for sockets: servers on the machine itself, behind the uplink, and those that do not answer.
+			// Sockets probe the servers that packets cannot: those on the machine itself, behind
+			// the uplink, and those that do not answer.
 			n.command(n.host, "ip", "neigh", "replace", mode.absentee, "lladdr", "02:00:00:00:00:77", "dev", "vm0", "nud", "permanent")
 			n.command(n.host, "ip", "route", "add", mode.absentee, "dev", "vm0")
 			for _, c := range []struct {
@@ -194,7 +196,7 @@ func TestPacketsMeetRealServers(t *testing.T) {
 					t.Errorf("%s: %+v, want unsure, %q", c.address, a, c.words)
 				}
 			}
-			// Clients of the same server and port go on as without probes.
+			// Probes do not affect clients of the same server and port.
 			asked := l.add(lb.CheckTCP, dip4, serverPort, patience)
 			ended := make(chan struct{})
 			var asking sync.WaitGroup
@@ -217,7 +219,7 @@ func TestPacketsMeetRealServers(t *testing.T) {
 	}
 }
 
-// TestPacketsFollowAServerThatMoves: to another device, which is made later.
+// TestPacketsFollowAServerThatMoves checks a server that moves to a device that is created later.
 func TestPacketsFollowAServerThatMoves(t *testing.T) {
 	n := newTestNet(t, 1500)
 	n.startServers()
@@ -243,7 +245,7 @@ func TestPacketsFollowAServerThatMoves(t *testing.T) {
 	}
 }
 
-// await asks a target until its verdict is this one.
+// await probes a target until its verdict is want.
 func (l *liveProbes) await(id uint32, want probe.Verdict) (a probe.Answer) {
 	l.t.Helper()
 	for end := time.Now().Add(2 * patience); time.Now().Before(end); {
@@ -255,7 +257,7 @@ func (l *liveProbes) await(id uint32, want probe.Verdict) (a probe.Answer) {
 	return a
 }
 
-// reopen gives a handle of a namespace that there is.
+// reopen opens an existing namespace.
 func (n *testNet) reopen(name string) *netdev.Namespace {
 	n.t.Helper()
 	ns, err := netdev.OpenNamespace(name)
@@ -264,7 +266,8 @@ func (n *testNet) reopen(name string) *netdev.Namespace {
 	return ns
 }
 
-// probeDevices puts the program that takes answers to probes on a device, for as long as this process lives.
+// probeDevices attaches the program that receives answers to probes to a device, for as long as
+// this process lives.
 func probeDevices(h *dataplane.Host, namespace, device string) error {
 	return netdev.In(namespace, func() error {
 		dev, err := netdev.FindInterface(device)
@@ -279,7 +282,8 @@ func probeDevices(h *dataplane.Host, namespace, device string) error {
 	})
 }
 
-// TestAKilledAgentLeavesNoProbesOnServersDevices: the programs of the uplink and that which sees what servers send stay, those of probes go.
+// TestAKilledAgentLeavesNoProbesOnServersDevices checks that the programs of the uplink and of
+// host_serve stay, and that those of probes are detached.
 func TestAKilledAgentLeavesNoProbesOnServersDevices(t *testing.T) {
 	n := newTestNet(t, 1500)
 	kill := n.agentProcess()

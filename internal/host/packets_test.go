@@ -22,12 +22,13 @@ import (
 	"github.com/shuntlb/shunt/internal/probe/packet"
 )
 
-// way4 is the way to a server behind a device.
+// way4 returns the way to a server behind a device.
 func way4(ifindex int, tag uint32) netdev.NextHop {
 	return netdev.NextHop{MAC: [6]byte{2}, Ifindex: ifindex, Tag: tag, Source: netip.MustParseAddr(gateway4), Own: [6]byte{4}, Resolved: true}
 }
 
-// TestServersHaveDevicesOfTheirOwn: which ways packets go, and what others become.
+// TestServersHaveDevicesOfTheirOwn checks which ways packets use, and how byServerDevices changes
+// the others.
 func TestServersHaveDevicesOfTheirOwn(t *testing.T) {
 	const uplink, slave = 2, 3
 	address := netip.MustParseAddr
@@ -46,7 +47,7 @@ func TestServersHaveDevicesOfTheirOwn(t *testing.T) {
 	other := netdev.NextHop{Ifindex: elsewhere, Source: netip.IPv4Unspecified(), Resolved: true}
 	other6 := other
 	other6.Source = netip.IPv6Unspecified()
-	// 6 took no program.
+	// Device 6 lacks the program.
 	if got, want := byServerDevices(ways, []int{7}).Map(), map[netip.Addr]netdev.NextHop{
 		address("10.0.0.1"): way4(7, 0), address("10.0.0.2"): way4(7, 0), address("10.0.0.3"): other, address("10.0.0.4"): other,
 		address("10.0.0.5"): other, address("10.0.0.6"): other, address("10.0.0.7"): {}, address("10.0.0.8"): other, address("2001:db8::1"): other6,
@@ -81,7 +82,7 @@ func (w *wireServer) Send(frames []packet.Frame) (int, error) {
 
 func (w *wireServer) Close() error { return nil }
 
-// taken are the devices by which SYNs left since it was last called.
+// taken returns the devices of the SYNs sent since the last call.
 func (w *wireServer) taken() []int32 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -90,8 +91,9 @@ func (w *wireServer) taken() []int32 {
 	return sent
 }
 
-// TestPacketsFollowTheDevices: servers are asked by packets while a device with the program leads to them. What cannot be is for
-// sockets at once, and a device that takes the program later is found.
+// TestPacketsFollowTheDevices checks that servers are probed by packets while their way uses a
+// device with the program. Sockets probe the others immediately, and a device on which attaching
+// succeeds later is used.
 func TestPacketsFollowTheDevices(t *testing.T) {
 	tables := dataplane.NewFakeHostProbes(64)
 	server := &wireServer{tables: tables}
@@ -165,7 +167,8 @@ func TestPacketsFollowTheDevices(t *testing.T) {
 	ask("without a way", 0, probe.Unsure, "no route to 10.0.0.1")
 }
 
-// TestEngineOfHosts: hosts ask by packets what wants them, and by sockets what does not say, whatever way muxes go.
+// TestEngineOfHosts checks that hosts use packets only for checks that request them, and sockets
+// for all others, whatever path muxes use.
 func TestEngineOfHosts(t *testing.T) {
 	for _, c := range []struct{ given, through, want string }{
 		{"", lb.ThroughDirect, lb.EngineSocket}, {"", lb.ThroughTunnel, lb.EngineSocket},
@@ -179,7 +182,8 @@ func TestEngineOfHosts(t *testing.T) {
 	}
 }
 
-// TestAHostWithoutRoomForPacketsSaysSo: as muxes do.
+// TestAHostWithoutRoomForPacketsSaysSo checks that its status reports the lack of room, as that of
+// muxes does.
 func TestAHostWithoutRoomForPacketsSaysSo(t *testing.T) {
 	w := newTester(t)
 	for _, crowded := range []int{0, 2, 0} {

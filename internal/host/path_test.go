@@ -17,7 +17,7 @@ import (
 	"github.com/shuntlb/shunt/internal/netdev"
 )
 
-// Addresses behind the client, which then is a router; the tests take those of one octet each.
+// Addresses behind the client, which is then a router; the tests append one octet each.
 const (
 	far4, far6         = "192.0.2.", "2001:db8:fa::"
 	farGateway4        = far4 + "1"
@@ -29,7 +29,7 @@ const (
 	farFirst, farAfter = 11, 20
 )
 
-// addFar puts a network behind the client; the link to it is narrower than both of its ends believe.
+// addFar adds a network behind the client. Its link has a smaller MTU than both of its ends assume.
 func (n *testNet) addFar() (far string) {
 	n.t.Helper()
 	far = strings.TrimSuffix(n.client, "client") + "far"
@@ -69,7 +69,7 @@ func (n *testNet) command(namespace string, args ...string) string {
 	return string(out)
 }
 
-// find is the route of a name.
+// find returns the route with a name.
 func find(t *testing.T, name string) route {
 	t.Helper()
 	i := slices.IndexFunc(routes, func(r route) bool { return r.name == name })
@@ -79,8 +79,8 @@ func find(t *testing.T, name string) route {
 	return routes[i]
 }
 
-// TestPathMTU: a router on the way back says that answers are too big, to the VIP; the kernel of the server hears it,
-// lowers the path MTU and goes on.
+// TestPathMTU lets a router on the return path report to the VIP that answers are too big, and
+// checks that the server's kernel receives the error, lowers the path MTU and continues.
 func TestPathMTU(t *testing.T) {
 	n := newTestNet(t, 1500)
 	n.startServers()
@@ -130,7 +130,8 @@ func reasonsOf(t *testing.T, h *dataplane.Host) map[string]uint64 {
 	return c.Reasons
 }
 
-// TestUnreachable: where nobody listens the server says so, and the client hears it of the VIP.
+// TestUnreachable checks that the client receives the server's error about a port without a
+// listener from the VIP.
 func TestUnreachable(t *testing.T) {
 	n := newTestNet(t, 1500)
 	h := n.attach()
@@ -150,7 +151,7 @@ func TestUnreachable(t *testing.T) {
 	}
 }
 
-// TestFragments: datagrams of several packets, cut by the kernels of both ends.
+// TestFragments sends datagrams of several packets, fragmented by the kernels of both ends.
 func TestFragments(t *testing.T) {
 	n := newTestNet(t, 1500)
 	n.startServers()

@@ -11,22 +11,26 @@ import (
 	"github.com/shuntlb/shunt/internal/ring"
 )
 
-// repairs are the endpoints' former owners as the tables have them: they are folded again only when their memberships changed.
+// repairs holds the endpoints' previous owners as the tables have them. It folds the rings of an
+// endpoint again only when its memberships changed.
 type repairs struct {
 	rings ringCache
 	made  map[lb.EndpointKey]madeRepair
 }
 
-// madeRepair is what the tables have of an endpoint, and what that was made of.
+// madeRepair is the repair of an endpoint in the tables, with its inputs.
 type madeRepair struct {
 	of  plan.Repair
 	own []netip.Addr
-	// lost are the machines that nothing is sent on to.
+	// lost are the machines to which no packets are forwarded.
 	lost []netip.Addr
 	out  *dataplane.HostRepair
 }
 
-// follow folds what changed. Nothing is sent on to lost machines. Those that something was displaced of come first: where there is no room for all, the others are seldom needed. An endpoint whose bindings here have no host address that anybody knows is left out.
+// follow returns the repairs of a plan, and folds changed ones. No packets are forwarded to lost
+// machines. Endpoints with displaced slots are first, because if there is no room for all, the
+// others are seldom needed. An endpoint without a target on one of this host's addresses is left
+// out.
 func (r *repairs) follow(p *plan.Plan, lost []netip.Addr) []*dataplane.HostRepair {
 	made := make(map[lb.EndpointKey]madeRepair, len(p.Repairs))
 	var out, cookies []*dataplane.HostRepair
@@ -50,7 +54,7 @@ func (r *repairs) follow(p *plan.Plan, lost []netip.Addr) []*dataplane.HostRepai
 	return append(out, cookies...)
 }
 
-// lostOf are those of lost machines that an endpoint's former backends are on.
+// lostOf returns those lost machines that have backends that left the endpoint.
 func lostOf(in *plan.Repair, lost []netip.Addr) (out []netip.Addr) {
 	if len(lost) == 0 {
 		return nil
@@ -64,7 +68,8 @@ func lostOf(in *plan.Repair, lost []netip.Addr) (out []netip.Addr) {
 	return out
 }
 
-// make folds an endpoint's memberships; nil when no member is here. own are the addresses of this host, lost the machines that nothing is sent on to.
+// make folds an endpoint's memberships. It returns nil if no member is on this host. own are the
+// addresses of this host, lost the machines to which no packets are forwarded.
 func (r *repairs) make(in *plan.Repair, own, lost []netip.Addr) *dataplane.HostRepair {
 	out := &dataplane.HostRepair{Key: in.Key, Hash: in.Hash.Key, Client: in.Source, ThreeTuple: in.Fragments == lb.Fragments3Tuple}
 	targets := make(map[uint16]*plan.Target, len(in.Targets))
@@ -91,7 +96,7 @@ func (r *repairs) make(in *plan.Repair, own, lost []netip.Addr) *dataplane.HostR
 		return nil
 	}
 	if len(in.Memberships) == 1 && !in.Rotated {
-		out.Turns = ring.Fold() // nothing was displaced: no slot had another owner
+		out.Turns = ring.Fold() // no slot had another owner
 		return out
 	}
 	rings := make([][]uint16, len(in.Memberships))

@@ -10,8 +10,9 @@ import (
 	"github.com/shuntlb/shunt/internal/ring"
 )
 
-// TestRepairsAreFolded: a plan becomes the slots of both rings, targets but for those that are down, and peers; what is the same is the
-// same pointer, and an endpoint without a member here has no source and is left out.
+// TestRepairsAreFolded checks that a plan yields the slots of both rings, targets without those
+// that are down, and peers; that unchanged repairs keep their pointers; and that an endpoint
+// without a member here has no source and is left out.
 func TestRepairsAreFolded(t *testing.T) {
 	own, other, third := netip.MustParseAddr("10.20.1.1"), netip.MustParseAddr("10.20.2.1"), netip.MustParseAddr("10.20.3.1")
 	seats := func(n int) plan.Seats {
@@ -66,8 +67,9 @@ func TestRepairsAreFolded(t *testing.T) {
 	}
 }
 
-// TestRepairAfterRotation: after a rotation of the ring key a flow that this host does not know goes to the owner that its slot had under the former key, and
-// nowhere when that is the member that it came to.
+// TestRepairAfterRotation checks that after a rotation of the ring key an unknown flow is forwarded
+// to the owner of its slot under the previous key, and not forwarded if that is the member that
+// received it.
 func TestRepairAfterRotation(t *testing.T) {
 	own, other := netip.MustParseAddr("10.20.1.1"), netip.MustParseAddr("10.20.2.1")
 	in := plan.Repair{

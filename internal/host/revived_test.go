@@ -13,8 +13,9 @@ import (
 	"github.com/shuntlb/shunt/internal/ring"
 )
 
-// TestRevivedMembersFindWhoHadTheirSlots: what every host makes of a plan in which members died, and came back or not, is where muxes
-// sent the connections of their slots meanwhile, and nothing is sent on to those that are dead still.
+// TestRevivedMembersFindWhoHadTheirSlots checks, for plans in which members died and may have
+// returned, that every host computes where muxes sent the connections of their slots meanwhile, and
+// that no packets are forwarded to those that are still dead.
 func TestRevivedMembersFindWhoHadTheirSlots(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		const code = 8

@@ -13,19 +13,23 @@ const ringCacheBytes = 4 << 20
 // ringCacheEntry is the approximate overhead of an entry in addition to its ring and key, in bytes.
 const ringCacheEntry = 128
 
-// ringCache builds the rings of memberships and caches the recently used ones, because an endpoint that changes keeps its previous memberships, and
-// a backend that flaps alternates between two. Its bound is in bytes and covers the keys, because a tenant chooses their length. The zero value is empty.
+// ringCache builds the rings of memberships and caches the recently used ones, because an endpoint
+// that changes keeps its previous memberships, and a backend that flaps alternates between two. Its
+// bound is in bytes and covers the keys, because a tenant chooses their length. The zero value is
+// empty.
 type ringCache struct {
 	builder ring.Builder
-	// young are the rings that were used since old was young.
+	// young are the rings used since the last change of generation; old those of the generation
+	// before.
 	young, old map[string][]uint16
-	// bytes are those of young.
+	// bytes is the size of young.
 	bytes int
-	// most is used instead of ringCacheBytes if it is not 0.
+	// most replaces ringCacheBytes if it is not 0.
 	most int
 }
 
-// walked returns the ring of a membership as ring.Builder.Walked does, without members that have no target. The caller must not write to the ring.
+// walked returns the ring of a membership as ring.Builder.Walked does, without members that have no
+// target. The caller must not write to the ring.
 func (c *ringCache) walked(m *plan.Seats, targets map[uint16]*plan.Target) []uint16 {
 	seats := make([]ring.Seat, 0, len(m.Seats))
 	key := append(make([]byte, 0, 1+32*len(m.Seats)), m.RingCode)
@@ -54,7 +58,8 @@ func (c *ringCache) walked(m *plan.Seats, targets map[uint16]*plan.Target) []uin
 	return r
 }
 
-// keep adds a ring to the young generation, which becomes the old one if it would exceed its bound. It does not cache a ring that exceeds the bound alone.
+// keep adds a ring to the young generation, which becomes the old one if it would exceed its bound.
+// It does not cache a ring that exceeds the bound alone.
 func (c *ringCache) keep(name string, r []uint16) {
 	most := ringCacheBytes
 	if c.most != 0 {

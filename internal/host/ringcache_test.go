@@ -10,8 +10,9 @@ import (
 	"github.com/shuntlb/shunt/internal/ring"
 )
 
-// TestRingCache: whatever was asked before, the ring is the one that is built anew, a ring that was just used is not built again, and the
-// cache holds no more than it may, of rings, of their names and of those that are empty.
+// TestRingCache checks, for any previous calls, that the cached ring equals a new one, that a ring
+// just used is not built again, and that the cache stays within its bound, with keys and empty
+// rings counted.
 func TestRingCache(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -22,7 +23,8 @@ func TestRingCache(t *testing.T) {
 		m := plan.Seats{RingCode: uint8(ring.CodeMin + r.IntN(3)), Generation: r.Int64()}
 		targets := map[uint16]*plan.Target{}
 		var seats []ring.Seat
-		for id := range uint16([]int{1, 2, 3, 300}[r.IntN(4)]) { // the names of the last are too large
+		// the keys of the last are too large
+		for id := range uint16([]int{1, 2, 3, 300}[r.IntN(4)]) {
 			s := plan.Seat{ID: id, Weight: uint16(r.IntN(3)), Backup: r.IntN(5) == 0, Down: r.IntN(5) == 0}
 			m.Seats = append(m.Seats, s)
 			if r.IntN(10) == 0 {

@@ -26,41 +26,44 @@ import (
 	"github.com/shuntlb/shunt/internal/snat"
 )
 
-// Options are what Run needs.
+// Options are the settings of Run.
 type Options struct {
-	// Node says who the node is; Role and Quiet are set by Run.
+	// Node identifies the node; Role and Quiet are set by Run.
 	Node agent.Options
-	// Interface is the uplink: tunnel packets come in and answers leave by it.
+	// Interface is the uplink: tunnel packets arrive and answers leave by it.
 	Interface string
-	// BPFFS is the directory of the pins, on a bpf file system, used by nothing else.
+	// BPFFS is the directory of the pins, on a bpf file system, with no other use.
 	BPFFS string
 	// Flows is the size of the flow table, as in dataplane.HostOptions.
 	Flows uint32
-	// Guard says what servers behind devices may send.
+	// Guard limits the packets that servers behind devices may send.
 	Guard dataplane.HostGuard
-	// Last puts programs behind those of others, as in dataplane.HostOptions.
+	// Last attaches programs after those of others, as in dataplane.HostOptions.
 	Last bool
-	// RunDir keeps a second agent out.
+	// RunDir holds a lock that excludes a second agent.
 	RunDir string
-	// MaxProbes is how many targets have room in the tables of checks by packets, a multiple of 64; 0: DefaultMaxProbes. Sockets ask the
-	// others.
+	// MaxProbes is how many targets the tables of packet checks have room for, a multiple of 64; 0:
+	// DefaultMaxProbes. Sockets probe the others.
 	MaxProbes uint32
-	// LoadSocket is where applications say their load; empty: in RunDir.
+	// LoadSocket is the path of the socket on which applications report their load; empty: in
+	// RunDir.
 	LoadSocket string
-	// LoadInterval is the time between two looks at the load of servers, from load.MinSample to load.MaxSample; 0: load.SampleEvery.
+	// LoadInterval is the time between two load samples, from load.MinSample to load.MaxSample; 0:
+	// load.SampleEvery.
 	LoadInterval time.Duration
-	// Programs is what external checks may do.
+	// Programs are the settings of external checks.
 	Programs means.Programs
-	// Beside, if not nil, runs beside the agent until ctx ends; its error ends the agent.
+	// Beside, if not nil, runs next to the agent until ctx ends; its error ends the agent.
 	Beside func(ctx context.Context, a *Agent) error
 }
 
 // lockName is the file in the run directory that a running agent holds.
 const lockName = "agent.lock"
 
-// Run attaches the programs and keeps them at the plan until ctx ends. They stay attached, with their flow state: the
-// next Run takes them over without losing a packet. An agent that fails before it has a plan, for want of a good token for one, detaches what it
-// attached itself.
+// Run attaches the programs and applies plans to them until ctx ends. The programs stay attached,
+// with their flow state, and the next Run takes them over without losing a packet. If the agent
+// fails before it has a plan, for example for lack of a valid token, it detaches the programs that
+// it attached itself.
 func Run(ctx context.Context, o Options) error {
 	own, err := lockRunDir(o.RunDir)
 	if err != nil {
@@ -85,7 +88,7 @@ func Run(ctx context.Context, o Options) error {
 	return err
 }
 
-// run is Run with the locks held, which it keeps. served becomes true when a plan arrives.
+// run is Run with the locks held, which it maintains. served becomes true when a plan arrives.
 func run(ctx context.Context, o Options, locks []*machine.File, served *atomic.Bool) error {
 	dev, err := netdev.FindInterface(o.Interface)
 	if err != nil {
@@ -176,7 +179,7 @@ func run(ctx context.Context, o Options, locks []*machine.File, served *atomic.B
 	return errors.Join(err, besideErr, packetsErr, serversErr, socketErr, h.openings.close(), tables.Close())
 }
 
-// expire looks for bindings whose time is over until ctx ends.
+// expire removes expired bindings and retries withheld VIPs until ctx ends.
 func expire(ctx context.Context, h *Agent) {
 	for {
 		select {
@@ -193,7 +196,8 @@ func expire(ctx context.Context, h *Agent) {
 	}
 }
 
-// Stop detaches the programs and removes their pins, flow state included. The agent must not be running.
+// Stop detaches the programs and removes their pins, flow state included. The agent must not be
+// running.
 func Stop(bpffs, runDir string) error {
 	own, err := lockRunDir(runDir)
 	if err != nil {
@@ -203,7 +207,7 @@ func Stop(bpffs, runDir string) error {
 	return dataplane.DetachHost(bpffs)
 }
 
-// thisMachine is the machine, and network namespace, that the process is in.
+// thisMachine returns the machine, and network namespace, of the process.
 func thisMachine(uplink string) Machine {
 	return Machine{
 		Interface: uplink,
@@ -228,7 +232,8 @@ func ownAddresses() ([]netip.Addr, error) {
 	return addrs, nil
 }
 
-// lockRunDir keeps a second agent out; the kernel releases the lock with the process.
+// lockRunDir locks the run directory against a second agent. The kernel releases the lock with the
+// process.
 func lockRunDir(dir string) (*machine.File, error) {
 	own, err := machine.Take(filepath.Join(dir, lockName))
 	if errors.Is(err, machine.ErrTaken) {

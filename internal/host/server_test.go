@@ -17,10 +17,10 @@ import (
 	"github.com/shuntlb/shunt/internal/netdev"
 )
 
-// patience is how long a test waits for what must come at once.
+// patience is how long a test waits for an event that should be immediate.
 const patience = 30 * time.Second
 
-// pattern is what is transferred, over and over; its length divides no size of segments.
+// pattern is the transferred data, repeated; its length divides no segment size.
 var pattern = func() []byte {
 	b := make([]byte, 65537)
 	rand.NewChaCha8([32]byte{1}).Read(b)
@@ -55,7 +55,8 @@ func readPattern(r io.Reader, n int) error {
 	return nil
 }
 
-// serve answers TCP requests ('D' or 'U' and a length) and echoes UDP in a namespace until the test ends.
+// serve answers TCP requests ('D' or 'U' and a length) and echoes UDP in a namespace until the test
+// ends.
 func (n *testNet) serve(namespace string, port int) {
 	n.t.Helper()
 	check(n.t, netdev.In(namespace, func() error {
@@ -174,7 +175,8 @@ func transfer(c net.Conn, size int) error {
 	return nil
 }
 
-// maxSegment is what a connection may put into a segment, with 12 bytes of timestamp option per segment taken back in.
+// maxSegment returns the segment size of a connection, including the 12 bytes of the timestamp
+// option.
 func maxSegment(t *testing.T, c net.Conn) int {
 	t.Helper()
 	raw, err := c.(*net.TCPConn).SyscallConn()

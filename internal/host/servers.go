@@ -13,13 +13,13 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// servers keeps the program that sees what servers send on the devices of those that have bindings or SNAT. Before the first plan it leaves
-// what it finds of an agent before.
+// servers keeps the program that inspects packets of servers attached to the devices of those that
+// have bindings or SNAT. Before the first plan it keeps the state that the previous agent left.
 type servers struct {
 	*devices
 	tables dataplane.HostTables
 
-	// mu guards what follows. Taken after that of devices.
+	// mu guards the fields below. Taken after that of devices.
 	mu       sync.Mutex
 	planned  bool
 	bindings []plan.Binding
@@ -37,9 +37,10 @@ func newServers(tables dataplane.HostTables, uplinks func() ([]int, error), c cl
 	return s
 }
 
-// bound takes the bindings that the tables have now, which no caller changes afterwards. When it returns, the program is on the devices of
-// servers whose ways are known. Bindings with the same senders as before leave devices and senders alone: of a change of the plan they are
-// the usual case, and a look at the devices costs several system calls.
+// bound sets the bindings in the tables, which no caller changes afterwards. When it returns, the
+// program is on the devices of servers whose ways are known. If the senders are unchanged, it does
+// not touch devices and senders. That is the usual case of a change of the plan, and reading the
+// devices takes several system calls.
 func (s *servers) bound(bindings []plan.Binding) {
 	claims := claimsOf(bindings)
 	s.mu.Lock()
@@ -54,7 +55,7 @@ func (s *servers) bound(bindings []plan.Binding) {
 	}
 }
 
-// opens takes the DIPs of servers whose connections leave with a VIP.
+// opens sets the DIPs of servers whose connections leave with a VIP.
 func (s *servers) opens(dips []netip.Addr) {
 	s.mu.Lock()
 	s.snat = dips
@@ -63,7 +64,7 @@ func (s *servers) opens(dips []netip.Addr) {
 	s.again()
 }
 
-// countLocked makes dips those of all servers, and follows the ways to them.
+// countLocked updates dips to those of all servers, and requests the ways to them. mu is held.
 func (s *servers) countLocked() {
 	dips := slices.Clone(s.snat)
 	for i := range s.bindings {
@@ -74,7 +75,7 @@ func (s *servers) countLocked() {
 	s.hops.Want(s.dips)
 }
 
-// choose picks the ways to the servers of the plan.
+// choose selects the ways to the servers of the plan.
 func (s *servers) choose(ways netdev.Ways) (netdev.Ways, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -89,7 +90,7 @@ func (s *servers) choose(ways netdev.Ways) (netdev.Ways, bool) {
 	return netdev.WaysOf(chosen), s.planned
 }
 
-// put puts the program on devices, with who may send there.
+// put attaches the program to devices, with the senders allowed there.
 func (s *servers) put(ways netdev.Ways, want []int) (on []int, err error) {
 	s.mu.Lock()
 	bindings, snat := s.bindings, s.snat

@@ -17,8 +17,9 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// TestServersAreLookedAtWhereTheyAre: the program is on the devices of servers that have bindings. What an agent before left stays until
-// there is a plan and the ways to all of its servers are known.
+// TestServersAreLookedAtWhereTheyAre checks that the program is on the devices of servers with
+// bindings. The state that the previous agent left stays until there is a plan and the ways to all
+// of its servers are known.
 func TestServersAreLookedAtWhereTheyAre(t *testing.T) {
 	var tables dataplane.FakeHost
 	var log strings.Builder
@@ -108,7 +109,8 @@ func TestServersAreLookedAtWhereTheyAre(t *testing.T) {
 	}
 }
 
-// TestSendersAreServersBehindDevices: by which device which address may be used, and of a VIP what.
+// TestSendersAreServersBehindDevices checks which address is allowed on which device, and for a VIP
+// with which protocol and port.
 func TestSendersAreServersBehindDevices(t *testing.T) {
 	a, b := binding("203.0.113.10", "10.0.0.1"), binding("203.0.113.11", "10.0.0.2")
 	owned, everything, many := b, b, b
@@ -133,7 +135,8 @@ func TestSendersAreServersBehindDevices(t *testing.T) {
 	}
 }
 
-// TestUnderlayIsWhatThePlanKnows: Networks, and addresses of machines and servers beyond them, each once.
+// TestUnderlayIsWhatThePlanKnows checks that the underlay has the Networks, and each address of
+// machines and servers outside them once.
 func TestUnderlayIsWhatThePlanKnows(t *testing.T) {
 	inside, beyond := binding("203.0.113.10", "10.0.0.1"), binding("203.0.113.11", "192.168.0.2")
 	prefix := netip.MustParsePrefix

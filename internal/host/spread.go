@@ -13,21 +13,21 @@ import (
 	"github.com/shuntlb/shunt/internal/ring"
 )
 
-// spreads are the members of endpoints here that packets from switches are spread over, as the tables have them: rings are made again only
-// when what they are made of changed.
+// spreads holds the members on this host over which packets from switches are spread, by endpoint,
+// as the tables have them. A ring is rebuilt only when its inputs changed.
 type spreads struct {
 	builder ring.Builder
 	made    map[lb.EndpointKey]madeSpread
 }
 
-// madeSpread is what the tables have of an endpoint, and what that was made of.
+// madeSpread is the spread of an endpoint in the tables, with its inputs.
 type madeSpread struct {
 	of  []spreadSeat
 	own []netip.Addr
 	out *dataplane.HostSpread
 }
 
-// spreadSeat is a member as its endpoint's spread has it.
+// spreadSeat is a member in its endpoint's spread.
 type spreadSeat struct {
 	id, named uint16
 	outer     netip.Addr
@@ -38,8 +38,8 @@ type spreadSeat struct {
 	dead      bool
 }
 
-// follow makes the spreads of the bindings' endpoints. Leavers keep the flows that they have, as do members that drain; a dead member
-// gets nothing.
+// follow returns the spreads of the bindings' endpoints. Leavers and draining members keep their
+// flows; a dead member gets no packets.
 func (s *spreads) follow(bindings []plan.Binding, leavers []leaver, own []netip.Addr, dead func(memberRef) bool) []*dataplane.HostSpread {
 	seats := map[lb.EndpointKey][]spreadSeat{}
 	add := func(b *plan.Binding, weight uint16) {
@@ -59,7 +59,7 @@ func (s *spreads) follow(bindings []plan.Binding, leavers []leaver, own []netip.
 	made := make(map[lb.EndpointKey]madeSpread, len(seats))
 	out := make([]*dataplane.HostSpread, 0, len(seats))
 	for key, all := range seats {
-		// Those that take new flows go first, so that they are among those that fit.
+		// Sort members that take new flows first, so that they are among those that fit.
 		slices.SortFunc(all, func(a, b spreadSeat) int {
 			return cmp.Or(cmp.Compare(min(b.weight, 1), min(a.weight, 1)), cmp.Compare(a.id, b.id), cmp.Compare(a.named, b.named), a.outer.Compare(b.outer))
 		})
@@ -75,7 +75,8 @@ func (s *spreads) follow(bindings []plan.Binding, leavers []leaver, own []netip.
 	return out
 }
 
-// make makes the spread of one endpoint: its ring is that of the members here, walked past those that are dead.
+// make returns the spread of one endpoint. Its ring has the members on this host, with the slots of
+// dead ones reassigned.
 func (s *spreads) make(key lb.EndpointKey, all []spreadSeat, own []netip.Addr) *dataplane.HostSpread {
 	all = all[:min(len(all), dataplane.MaxSpread)]
 	out := &dataplane.HostSpread{Key: key, Rewrite: all[0].rewrite, Addresses: own}
@@ -99,7 +100,7 @@ func (s *spreads) make(key lb.EndpointKey, all []spreadSeat, own []netip.Addr) *
 	return out
 }
 
-// spreadLocked makes the state's spreads; without switches there are none.
+// spreadLocked sets the state's spreads; without switches there are none. applying is held.
 func (a *Agent) spreadLocked(s *dataplane.HostState, leavers []leaver) {
 	if len(s.Switches) == 0 {
 		s.Spreads, a.spreads.made = nil, nil
@@ -108,7 +109,7 @@ func (a *Agent) spreadLocked(s *dataplane.HostState, leavers []leaver) {
 	s.Spreads = a.spreads.follow(s.Bindings, leavers, a.own, a.checks.dead)
 }
 
-// dead tells whether this host's own checks call a member dead.
+// dead reports whether a member is dead by this host's own checks.
 func (c *checks) dead(ref memberRef) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -116,12 +117,12 @@ func (c *checks) dead(ref memberRef) bool {
 	return m != nil && m.said == saidDead
 }
 
-// poke says that members changed their health.
+// poke notifies that members changed their health.
 func (a *Agent) poke() {
 	notify.Send(a.flipped)
 }
 
-// Respread makes the tables send new flows from switches to members that are not dead now.
+// Respread updates the tables so that new flows from switches go to members that are not dead now.
 func (a *Agent) Respread() error {
 	a.applying.Lock()
 	defer a.applying.Unlock()
@@ -137,7 +138,7 @@ func (a *Agent) Respread() error {
 	return nil
 }
 
-// respreadAll does so whenever members changed their health, until ctx ends.
+// respreadAll calls Respread whenever members changed their health, until ctx ends.
 func (a *Agent) respreadAll(ctx context.Context) {
 	for {
 		select {

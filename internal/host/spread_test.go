@@ -9,8 +9,8 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// TestSpreads: a ring of an endpoint's members here has those that take new flows, by weight; dead members are no members, and what is the
-// same is the same pointer.
+// TestSpreads checks that a ring of an endpoint's members here has those that take new flows, by
+// weight, without dead ones, and that unchanged spreads keep their pointers.
 func TestSpreads(t *testing.T) {
 	own := []netip.Addr{netip.MustParseAddr("10.20.1.1")}
 	key := lb.EndpointKey{VIP: netip.MustParseAddr("203.0.113.10"), Protocol: lb.TCP, Port: 80}
@@ -65,7 +65,8 @@ func TestSpreads(t *testing.T) {
 	}
 }
 
-// TestSpreadsThatFit: of more members than fit those that take new flows are there.
+// TestSpreadsThatFit checks that among more members than fit those that take new flows are
+// included.
 func TestSpreadsThatFit(t *testing.T) {
 	var s spreads
 	var bindings []plan.Binding

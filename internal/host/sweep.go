@@ -10,13 +10,16 @@ import (
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 )
 
-// sweepEvery is the time between two steps of a sweep: a table of 1 Mi flows is swept in 4 s, one of 8 Mi in 32 s.
+// sweepEvery is the time between two steps of a sweep: a table of 1 Mi flows is swept in 4 s, one
+// of 8 Mi in 32 s.
 const sweepEvery = 250 * time.Millisecond
 
 const (
-	// sweepPressed is the time between two steps while a quarter of the table has established flows: a table of 1 Mi flows is swept in 0.25 s.
+	// sweepPressed is the time between two steps while a quarter of the table has established
+	// flows: a table of 1 Mi flows is swept in 0.25 s.
 	sweepPressed = sweepEvery / 16
-	// sweepShare bounds what sweeps then take of a CPU: they rest so many times as long as the last step took.
+	// sweepShare bounds the CPU time of sweeps under pressure: they pause for sweepShare times the
+	// duration of the last step.
 	sweepShare = 20
 )
 
@@ -46,7 +49,7 @@ func (a *Agent) sweep(ctx context.Context) {
 	}
 }
 
-// flowStatus puts what is in the flow table into a status: the classes there are, and how full it is.
+// flowStatus adds to a status the number of flows by class, and the use of the flow table.
 func flowStatus(s *apiv1.NodeStatus, f dataplane.HostFlows) {
 	var used uint64
 	for _, class := range []struct {

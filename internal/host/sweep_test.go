@@ -15,8 +15,9 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// TestSweepUnderPressure: steps follow each other faster while a quarter of the table has established flows, and a VIP that comes over its share is
-// logged once. Time is the bubble's own.
+// TestSweepUnderPressure checks that steps follow each other faster while a quarter of the table
+// has established flows, and that a VIP that exceeds its share is logged once. It uses the clock of
+// the synctest bubble.
 func TestSweepUnderPressure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var tables dataplane.FakeHost

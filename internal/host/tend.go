@@ -17,7 +17,7 @@ const tendInterval = time.Second
 type tender struct {
 	// uplink returns the present index of the uplink.
 	uplink func() (int, error)
-	// tend restores what is missing, for an uplink of this index.
+	// tend restores missing programs and pins, for an uplink of this index.
 	tend func(ifindex int) (restored []string, err error)
 	// moved is called with the index of an uplink that was replaced by a device of the same name.
 	moved func(ifindex int)
@@ -75,7 +75,7 @@ func (t *tender) once() {
 	t.report(fault)
 }
 
-// setUplinkFault records what keeps the programs from the uplink, for the status.
+// setUplinkFault records the reason why the uplink lacks programs, for the status.
 func (a *Agent) setUplinkFault(fault string) {
 	a.mu.Lock()
 	a.uplinkFault = fault

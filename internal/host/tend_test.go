@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// TestTenderFollowsTheUplink: a fault is in the status while it lasts, and a replaced uplink is reported once.
+// TestTenderFollowsTheUplink checks that a fault is in the status while it lasts, and that a
+// replaced uplink is reported once.
 func TestTenderFollowsTheUplink(t *testing.T) {
 	index, lost := 7, error(nil)
 	var moved, tended []int

@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// beAgent opens the tables, says so, and lives until its parent is gone.
+// beAgent opens the tables, reports that, and lives until its parent has ended.
 func beAgent(namespace, dir string) int {
 	h, err := openTables(namespace, dir, 1500)
 	if err != nil {
@@ -71,9 +71,10 @@ func (n *testNet) startServers() {
 	}
 }
 
-// TestTraffic sends real TCP and UDP through every kind of tunnel, with checksums in every state that the programs can
-// meet. Where a device behind the programs has no transmit checksums, the kernel finishes partial ones and cuts GSO
-// packets after the programs touched them, and the receiver verifies every segment.
+// TestTraffic sends real TCP and UDP through every kind of tunnel, with checksums in every state
+// that the programs can receive. If a device after the programs has no transmit checksums, the
+// kernel completes partial ones and splits GSO packets after the programs changed them, and the
+// receiver verifies every segment.
 func TestTraffic(t *testing.T) {
 	const small, large = 1 << 20, 100 << 20
 	for _, mode := range []struct {
@@ -115,7 +116,8 @@ func TestTraffic(t *testing.T) {
 			for reason, count := range c.Reasons {
 				switch reason {
 				case "pass_not_ours", "in_delivered", "in_untouched", "out_returned", "mss_clamped":
-				case "client_port_mapped": // the client may use one port towards two VIPs of one server
+				// the client may use one port towards two VIPs of one server
+				case "client_port_mapped":
 				default:
 					if count != 0 {
 						t.Errorf("%s counted %d", reason, count)
@@ -126,12 +128,12 @@ func TestTraffic(t *testing.T) {
 	}
 }
 
-// bindingText names a binding.
+// bindingText returns the name of a binding.
 func bindingText(b dataplane.BindingCounter) string {
 	return fmt.Sprintf("%s %s", b.Binding.Key.VIP, b.Binding.Key.Protocol)
 }
 
-// exchange speaks TCP and UDP by one route.
+// exchange transfers data over TCP and UDP by one route.
 func (n *testNet) exchange(t *testing.T, r route, size int) {
 	t.Helper()
 	start := time.Now()
@@ -174,7 +176,8 @@ func ping(u net.Conn, i int) error {
 	return nil
 }
 
-// TestCollision: one client port, two VIPs, one server port: both connections live side by side.
+// TestCollision checks that connections from one client port to two VIPs with one server port
+// coexist.
 func TestCollision(t *testing.T) {
 	n := newTestNet(t, 1500)
 	n.startServers()
@@ -193,7 +196,7 @@ func TestCollision(t *testing.T) {
 	}
 }
 
-// agentProcess is an agent in a process of its own.
+// agentProcess starts an agent in a process of its own.
 func (n *testNet) agentProcess() (kill func()) {
 	n.t.Helper()
 	self, err := os.Executable()
@@ -217,8 +220,9 @@ func (n *testNet) agentProcess() (kill func()) {
 	return kill
 }
 
-// TestRestart kills the agent and starts another, again and again, under a TCP transfer and UDP in lockstep: a datagram
-// that is lost is never echoed, and fails the test. Each agent replaces the programs, those of servers' devices too.
+// TestRestart kills the agent and starts another, repeatedly, during a TCP transfer and UDP in
+// lockstep: a lost datagram is never echoed, and fails the test. Each agent replaces the programs,
+// those of servers' devices too.
 func TestRestart(t *testing.T) {
 	n := newTestNet(t, 1500)
 	n.startServers()
@@ -244,7 +248,8 @@ func TestRestart(t *testing.T) {
 	go until(func(i int) error { return ping(udp, i) })
 	for range 3 {
 		kill()
-		check(t, transfer(n.dial("tcp", "203.0.113.20", 0), 1<<20)) // a new connection without an agent
+		// a new connection without an agent
+		check(t, transfer(n.dial("tcp", "203.0.113.20", 0), 1<<20))
 		kill = n.agentProcess()
 	}
 	kill()

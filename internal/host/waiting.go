@@ -7,37 +7,38 @@ import (
 )
 
 const (
-	// waitingPatience is how long a packet waits for a port: by then a lease is there, or its sender has sent it again (RFC 6298 section 2).
+	// waitingPatience is how long a packet waits for a port: by then there is a lease, or its
+	// sender has retransmitted it (RFC 6298 section 2).
 	waitingPatience = 3 * time.Second
-	// waitingLatest is how long after ports came a packet may still have been on its way from before.
+	// waitingLatest is the longest delay of a packet that was redirected before ports arrived.
 	waitingLatest = time.Second
 )
 
-// waiting are the packets of connections that have no port yet: of each DIP in the order in which they came. Those that are sent on
-// come back when there is no port for them after all: then they wait again, but not for longer altogether. It has no clock, and is not safe
-// for concurrent use.
+// waiting holds the packets of connections that have no port yet, for each DIP in order of arrival.
+// A packet that is sent on returns if there is no port for it after all. Then it waits again, but
+// its total time does not grow. waiting has no clock, and is not safe for concurrent use.
 type waiting struct {
-	most int // packets of a DIP
+	most int // maximum number of packets of a DIP
 	seed maphash.Seed
 	dips map[netip.Addr]*waitingRoom
 	sent map[uint64]sentOn // by the hash of the frame
-	turn uint64            // counts how often any DIP got ports
+	turn uint64            // number of times that any DIP got ports
 }
 
-// waitingRoom is the packets of a DIP.
+// waitingRoom holds the packets of a DIP.
 type waitingRoom struct {
 	frames []waitingFrame
-	// turn is that of the last time that the DIP got ports, at.
+	// turn and at are the turn and the time when the DIP last got ports.
 	turn uint64
 	at   time.Time
-	// heard is when the last frame came.
+	// heard is when the last frame arrived.
 	heard time.Time
 }
 
 type waitingFrame struct {
 	frame []byte
 	until time.Time
-	turn  uint64 // in which it was sent on last; 0: never
+	turn  uint64 // in which it was last sent on; 0: never
 }
 
 type sentOn struct {
@@ -49,7 +50,7 @@ func newWaiting(most int) *waiting {
 	return &waiting{most: most, seed: maphash.MakeSeed(), dips: map[netip.Addr]*waitingRoom{}, sent: map[uint64]sentOn{}}
 }
 
-// waitingDIP is who sent a frame; false: it is not of IPv4.
+// waitingDIP returns the sender of a frame; false: it is not IPv4.
 func waitingDIP(frame []byte) (netip.Addr, bool) {
 	if len(frame) < 34 || frame[12] != 8 || frame[13] != 0 {
 		return netip.Addr{}, false
@@ -66,8 +67,8 @@ func (w *waiting) room(dip netip.Addr) *waitingRoom {
 	return r
 }
 
-// arrive takes in a frame for which there was no port, which belongs to w from then on, and returns those of its DIP that are to be sent on
-// now. False: there is no room for it.
+// arrive adds a frame for which there was no port, and owns it from then on. It returns the frames
+// of the DIP to be sent on now; false: there is no room for the frame.
 func (w *waiting) arrive(dip netip.Addr, frame []byte, now time.Time) (send [][]byte, ok bool) {
 	r := w.room(dip)
 	r.heard = now
@@ -81,14 +82,15 @@ func (w *waiting) arrive(dip netip.Addr, frame []byte, now time.Time) (send [][]
 		delete(w.sent, key)
 	}
 	r.frames = append(r.frames, f)
-	// Ports may have come while it was on its way: each frame is tried once for each time that they did.
+	// Ports may have arrived while the frame was on its way. Each frame is sent on once for each
+	// arrival of ports.
 	if now.Sub(r.at) < waitingLatest && f.turn < r.turn {
 		return w.release(r), true
 	}
 	return nil, true
 }
 
-// ports says that a DIP got some, and returns the frames to send on now, in order.
+// ports records that a DIP got ports, and returns the frames to send on now, in order.
 func (w *waiting) ports(dip netip.Addr, now time.Time) [][]byte {
 	r := w.room(dip)
 	w.turn++
@@ -96,7 +98,7 @@ func (w *waiting) ports(dip netip.Addr, now time.Time) [][]byte {
 	return w.release(r)
 }
 
-// release takes out the frames that were not tried since the DIP last got ports.
+// release removes and returns the frames that were not sent on since the DIP last got ports.
 func (w *waiting) release(r *waitingRoom) (send [][]byte) {
 	rest := r.frames[:0]
 	for _, f := range r.frames {
@@ -112,7 +114,7 @@ func (w *waiting) release(r *waitingRoom) (send [][]byte) {
 	return send
 }
 
-// settled is how many packets of a DIP wait; false: some may be on their way.
+// settled returns how many packets of a DIP wait; false: some may still be on their way.
 func (w *waiting) settled(dip netip.Addr, now time.Time) (n int, ok bool) {
 	r := w.dips[dip]
 	if r == nil {
@@ -121,7 +123,7 @@ func (w *waiting) settled(dip netip.Addr, now time.Time) (n int, ok bool) {
 	return len(r.frames), now.Sub(r.heard) >= waitingLatest
 }
 
-// expire drops what waited for too long, and says how many packets of which DIPs.
+// expire drops packets that waited for too long, and returns their number by DIP.
 func (w *waiting) expire(now time.Time) map[netip.Addr]int {
 	for key, s := range w.sent {
 		if !now.Before(s.until) {

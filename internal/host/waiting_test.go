@@ -9,7 +9,7 @@ import (
 
 var waitingStart = time.Unix(1_700_000_000, 0)
 
-// waitingFrameOf is a frame of a DIP that begins an IPv4 packet, told apart by n.
+// waitingFrameOf returns a frame of a DIP that begins an IPv4 packet and contains n.
 func waitingFrameOf(dip netip.Addr, n uint32) []byte {
 	f := make([]byte, 60)
 	f[12], f[13] = 8, 0
@@ -19,7 +19,7 @@ func waitingFrameOf(dip netip.Addr, n uint32) []byte {
 	return f
 }
 
-// numbers are those that frames were made with.
+// frameNumbers returns the numbers that frames were made with.
 func frameNumbers(frames [][]byte) []uint32 {
 	var out []uint32
 	for _, f := range frames {
@@ -41,7 +41,8 @@ func equalNumbers(t *testing.T, what string, got [][]byte, want ...uint32) {
 	}
 }
 
-// TestWaiting: packets wait in the order in which they came, up to a number for each DIP, go on when their DIP gets ports, and not for ever.
+// TestWaiting checks that packets wait in order of arrival, up to a number for each DIP, are sent
+// on when their DIP gets ports, and expire.
 func TestWaiting(t *testing.T) {
 	a, b := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")
 	w, now := newWaiting(3), waitingStart
@@ -66,11 +67,12 @@ func TestWaiting(t *testing.T) {
 	}
 	equalNumbers(t, "ports for a", w.ports(a, now), 0, 1, 2)
 
-	// There was none for the second after all: it waits for the next ones.
+	// There was no port for the second after all. It waits for the next ones.
 	if send, ok := arrive(a, 1); !ok || len(send) != 0 {
 		t.Fatalf("a packet that came back: sent %v, taken %v", frameNumbers(send), ok)
 	}
-	// One that was on its way when ports came is tried once, and what came back is not tried with it.
+	// A packet that was on its way when ports arrived is sent on once. A returned packet is not
+	// sent on with it.
 	send, _ := arrive(a, 4)
 	equalNumbers(t, "late", send, 4)
 	if send, _ := arrive(a, 4); len(send) != 0 {
@@ -78,7 +80,7 @@ func TestWaiting(t *testing.T) {
 	}
 	equalNumbers(t, "new ports", w.ports(a, now), 1, 4)
 
-	// Being sent on makes nothing wait for longer.
+	// Being sent on does not extend the total wait.
 	now = now.Add(waitingPatience - time.Millisecond)
 	arrive(a, 4)
 	arrive(a, 5)
@@ -102,7 +104,8 @@ func TestWaiting(t *testing.T) {
 	}
 }
 
-// TestWaitingInOrder: whatever comes when, packets of a DIP go on in the order in which they came.
+// TestWaitingInOrder checks that packets of a DIP are sent on in order of arrival, in random
+// sequences.
 func TestWaitingInOrder(t *testing.T) {
 	dip := netip.MustParseAddr("10.0.0.1")
 	for seed := range uint32(200) {

@@ -6,17 +6,18 @@ import (
 	"github.com/shuntlb/shunt/internal/health"
 )
 
-// watchEvery is how often the counts of clients' connections are read: often enough that silence counts soon after it is one.
+// watchEvery is how often the counts of clients' connections are read: often enough to detect
+// silence soon.
 const watchEvery = health.Silence / 4
 
-// handshakes are what clients' own connections to a member came to.
+// handshakes are the results of clients' own connections to a member.
 type handshakes struct {
 	ref memberRef
 	health.Handshakes
 }
 
-// Watch takes what clients' own connections came to, for the members whose endpoints want that, and lets up those whose damping is
-// over.
+// Watch applies the results of clients' own connections, for the members whose endpoints request
+// that, and releases members whose damping is over.
 func (a *Agent) Watch() error {
 	a.logFlips(a.checks.release(a.clock.Now()))
 	if !a.checks.watches() {
@@ -36,7 +37,7 @@ func (a *Agent) Watch() error {
 	return nil
 }
 
-// watch looks at clients' connections until ctx ends.
+// watch calls Watch every watchEvery until ctx ends.
 func watch(ctx context.Context, h *Agent) {
 	var last error
 	for {

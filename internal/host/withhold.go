@@ -18,24 +18,26 @@ import (
 )
 
 const (
-	// A host tries again to bind what it withholds after withheldPace, because what left the tables may not have been free yet, and after twice as
-	// long each time that nothing changed, up to withheldRest.
+	// A host retries withheld bindings after withheldPace, because entries removed from the tables
+	// may not have been free yet. While nothing changes, each wait is twice as long as the last, up
+	// to withheldRest.
 	withheldPace = time.Second
 	withheldRest = time.Minute
-	// mostWithheldMembers bounds the verdicts on members that have no binding: a report has room for them beside those of all bindings.
+	// mostWithheldMembers bounds the verdicts on members without a binding. A report has room for
+	// so many in addition to those of all bindings.
 	mostWithheldMembers = 1 << 17
-	// reasonedMembers is how many of these verdicts have words.
+	// reasonedMembers is up to how many of these verdicts have a text.
 	reasonedMembers = 256
 )
 
-// withholding is what the host has no bindings for, and when it tries again. It is guarded by Agent.mu.
+// withholding holds the withheld VIPs, and when the host retries them. It is guarded by Agent.mu.
 type withholding struct {
 	vips  map[lb.EndpointKey]agent.WithheldVIP
 	retry time.Time // zero: nothing is withheld
 	after time.Duration
 }
 
-// set takes in the VIPs that are withheld from now on and reports whether they are others than before.
+// set sets the withheld VIPs and reports whether they changed.
 func (w *withholding) set(vips map[lb.EndpointKey]agent.WithheldVIP, now time.Time) (changed bool) {
 	w.after = min(2*w.after, withheldRest)
 	if changed = !maps.Equal(w.vips, vips); changed {
@@ -48,23 +50,26 @@ func (w *withholding) set(vips map[lb.EndpointKey]agent.WithheldVIP, now time.Ti
 	return changed
 }
 
-// hurry makes the next try due, because the tables have more room.
+// hurry makes the next retry due now, because the tables have more room.
 func (w *withholding) hurry(now time.Time) {
 	if !w.retry.IsZero() {
 		w.retry = now
 	}
 }
 
-// fitting leads from the manager's plan to one that the tables take: the bindings of some VIPs are withheld.
+// fitting reduces the manager's plan to one that the tables have room for, by withholding the
+// bindings of some VIPs.
 type fitting struct {
 	*fit.Fitting
 	wanted *plan.Plan
-	before *plan.Plan // the last one that was applied; nil: none was
-	// vips are those of the first claims, in their order, left those of the rest, whose bindings leave; none before claims are needed.
+	before *plan.Plan // the last applied one; nil: none
+	// vips are the VIPs of the first claims, in their order; left those of the other claims, whose
+	// bindings are leaving. Both are empty until claims are needed.
 	vips, left []lb.EndpointKey
 }
 
-// fittingTo begins with the VIPs that must be withheld if some are at present; applying is held.
+// fittingTo returns a fitting that already withholds the necessary VIPs if some are withheld at
+// present. applying is held.
 func (a *Agent) fittingTo(wanted *plan.Plan) *fitting {
 	f := &fitting{Fitting: fit.NewFitting(), wanted: wanted, before: a.planned}
 	a.mu.Lock()
@@ -77,7 +82,7 @@ func (a *Agent) fittingTo(wanted *plan.Plan) *fitting {
 	return f
 }
 
-// claim computes what the bindings of VIPs take of the tables.
+// claim computes how many table entries the bindings of each VIP need.
 func (a *Agent) claim(f *fitting) {
 	f.Capacity = a.tables.Capacity()
 	eachVIP(f.wanted.Bindings, func(vip lb.EndpointKey, bindings []plan.Binding) {
@@ -98,8 +103,9 @@ func (a *Agent) claim(f *fitting) {
 	a.claimLeavers(f)
 }
 
-// claimLeavers computes what the bindings that leave take of the tables, by VIP. Of a tenant they give way before its VIPs do, as its
-// youngest; those of others keep their time, because the tenant that takes most gives way first.
+// claimLeavers computes how many table entries the leaving bindings need, by VIP. They give way
+// before the VIPs of their tenant, as its youngest. Those of other tenants keep their grace period,
+// because the tenant that takes most gives way first.
 func (a *Agent) claimLeavers(f *fitting) {
 	var leaving []plan.Binding
 	for _, l := range leave(a.leavers, a.state.Bindings, f.wanted.Bindings, a.clock.Now()) {
@@ -138,7 +144,8 @@ func (f *fitting) staying(leavers []leaver) []leaver {
 	return slices.DeleteFunc(leavers, func(l leaver) bool { return gone[vipOf(l.Key)] })
 }
 
-// refused chooses again after the tables refused a plan. False: it was not for lack of room, or there is nothing more to withhold.
+// refused withholds more after the tables refused a plan. It returns false if the reason was not a
+// lack of room, or if nothing more can be withheld.
 func (a *Agent) refused(f *fitting, err error) bool {
 	full := (*dataplane.NoRoom)(nil)
 	if !errors.As(err, &full) {
@@ -152,7 +159,7 @@ func (a *Agent) refused(f *fitting, err error) bool {
 	})
 }
 
-// withheld are the VIPs that are withheld.
+// withheld returns the withheld VIPs.
 func (f *fitting) withheld() map[lb.EndpointKey]agent.WithheldVIP {
 	out := map[lb.EndpointKey]agent.WithheldVIP{}
 	for i, w := range f.Withheld() {
@@ -165,7 +172,8 @@ func (f *fitting) withheld() map[lb.EndpointKey]agent.WithheldVIP {
 	return out
 }
 
-// plan is the manager's plan without what is withheld. VIPs that are held have the bindings and repairs that they had.
+// plan returns the manager's plan without withheld VIPs. VIPs that are held keep their previous
+// bindings and repairs.
 func (f *fitting) plan() *plan.Plan {
 	withheld := f.withheld()
 	if len(withheld) == 0 {
@@ -196,7 +204,8 @@ func (f *fitting) plan() *plan.Plan {
 	return &p
 }
 
-// unbound are the members that the plan has a binding for, and a fitted plan has not, with the full table.
+// unbound returns the members that have a binding in the plan but not in the fitted plan, with the
+// full table.
 func (f *fitting) unbound(fitted *plan.Plan) map[memberRef]string {
 	out, withheld := map[memberRef]string{}, f.withheld()
 	for _, vip := range slices.SortedFunc(maps.Keys(withheld), plan.CompareKeys) {
@@ -219,7 +228,7 @@ func (f *fitting) unbound(fitted *plan.Plan) map[memberRef]string {
 	return out
 }
 
-// vipOf is the key of an endpoint's VIP.
+// vipOf returns the key of an endpoint's VIP.
 func vipOf(k lb.EndpointKey) lb.EndpointKey { return lb.EndpointKey{VNI: k.VNI, VIP: k.VIP} }
 
 // eachVIP calls f with the bindings of each VIP of an ordered list.
@@ -234,12 +243,12 @@ func eachVIP(bindings []plan.Binding, f func(vip lb.EndpointKey, bindings []plan
 	}
 }
 
-// bindingsOf are those of a VIP in an ordered list.
+// bindingsOf returns the bindings of a VIP in an ordered list.
 func bindingsOf(bindings []plan.Binding, vip lb.EndpointKey) []plan.Binding {
 	return ofVIP(bindings, vip, func(b plan.Binding) lb.EndpointKey { return b.Key })
 }
 
-// ofVIP returns the part of a list, ordered by the keys of endpoints, that is of a VIP.
+// ofVIP returns the part of a list, ordered by the keys of endpoints, that belongs to a VIP.
 func ofVIP[T any](list []T, vip lb.EndpointKey, key func(T) lb.EndpointKey) []T {
 	first, _ := slices.BinarySearchFunc(list, vip, func(t T, vip lb.EndpointKey) int { return plan.CompareKeys(vipOf(key(t)), vip) })
 	n := 0
@@ -249,7 +258,7 @@ func ofVIP[T any](list []T, vip lb.EndpointKey, key func(T) lb.EndpointKey) []T 
 	return list[first : first+n]
 }
 
-// cookiesOf are the keys of a VIP's cookies in a plan.
+// cookiesOf returns the keys of a VIP's cookies in a plan.
 func cookiesOf(p *plan.Plan, vip lb.EndpointKey) (plan.CookieKeys, bool) {
 	at, known := slices.BinarySearchFunc(p.Cookies, plan.CookieKeys{VNI: vip.VNI, VIP: vip.VIP}, plan.CompareCookies)
 	if !known {
@@ -258,7 +267,7 @@ func cookiesOf(p *plan.Plan, vip lb.EndpointKey) (plan.CookieKeys, bool) {
 	return p.Cookies[at], true
 }
 
-// withhold takes in what the fitted plan leaves out.
+// withhold records the VIPs and members that the fitted plan leaves out.
 func (a *Agent) withhold(f *fitting, fitted *plan.Plan) {
 	vips := f.withheld()
 	a.mu.Lock()
@@ -277,7 +286,7 @@ func (a *Agent) withhold(f *fitting, fitted *plan.Plan) {
 	}
 }
 
-// Refit applies the last plan again if VIPs are withheld and it is time to look for room.
+// Refit applies the last plan again if VIPs are withheld and a retry is due.
 func (a *Agent) Refit() error {
 	a.planning.Lock()
 	defer a.planning.Unlock()
@@ -290,7 +299,7 @@ func (a *Agent) Refit() error {
 	return a.apply(a.wanted)
 }
 
-// roomStatus puts into a status how full the tables are that plans may be too large for.
+// roomStatus adds to a status the use of the tables that plans may exceed.
 func (a *Agent) roomStatus(s *apiv1.NodeStatus) {
 	a.mu.Lock()
 	if a.usedOf != a.bound && a.bound != nil {
@@ -304,7 +313,7 @@ func (a *Agent) roomStatus(s *apiv1.NodeStatus) {
 	}
 }
 
-// needOf is what the bindings of a VIP in a plan take.
+// needOf returns how many table entries the bindings of a VIP in a plan need.
 func needOf(p *plan.Plan, vip lb.EndpointKey, bindings []plan.Binding) []fit.Need {
 	own := 0
 	if len(p.Switches) > 0 {
@@ -315,7 +324,8 @@ func needOf(p *plan.Plan, vip lb.EndpointKey, bindings []plan.Binding) []fit.Nee
 	return dataplane.HostNeeds(bindings, own, cookies)
 }
 
-// usedBy is what the bindings of a plan take of the tables that VIPs do not share entries of.
+// usedBy returns how many entries the bindings of a plan take, in tables whose entries VIPs do not
+// share.
 func usedBy(p *plan.Plan) map[string]uint64 {
 	used := map[string]uint64{}
 	eachVIP(p.Bindings, func(vip lb.EndpointKey, bindings []plan.Binding) {

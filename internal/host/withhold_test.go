@@ -18,7 +18,7 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// tenantVIP is a VIP of a service of its own, with bindings on so many ports or for one range.
+// tenantVIP is a VIP of a service of its own, with bindings for `ports` ports or for one range.
 type tenantVIP struct {
 	tenant    string
 	created   int64
@@ -33,7 +33,7 @@ type tenantVIP struct {
 
 func (v tenantVIP) addr() netip.Addr { return netip.AddrFrom4([4]byte{203, 0, 113, v.number}) }
 
-// bindings are those of the VIP.
+// bindings returns the bindings of the VIP.
 func (v tenantVIP) bindings() (out []plan.Binding) {
 	b := binding(v.addr().String(), "10.20.1.11")
 	if v.secondDIP {
@@ -54,7 +54,7 @@ func (v tenantVIP) bindings() (out []plan.Binding) {
 	return out
 }
 
-// tenantPlan is a plan of these VIPs.
+// tenantPlan returns a plan of these VIPs.
 func tenantPlan(vips ...tenantVIP) plan.Plan {
 	p := plan.Plan{MTU: 1500, TunnelSources: []netip.Prefix{netip.MustParsePrefix("100.64.0.0/16")}}
 	for _, v := range vips {
@@ -68,7 +68,7 @@ func tenantPlan(vips ...tenantVIP) plan.Plan {
 	return p
 }
 
-// roomWorld is an agent whose tables are as small as is said.
+// roomWorld is an agent with tables of limited capacity.
 type roomWorld struct {
 	t      *testing.T
 	tables dataplane.FakeHost
@@ -87,7 +87,7 @@ func (w *roomWorld) restart() {
 	w.agent = New(&w.tables, settings(forwarding), &prober{}, w.clock, nil)
 }
 
-// apply applies a plan and lets the bindings leave that it has no more.
+// apply applies a plan and expires the bindings that it removes.
 func (w *roomWorld) apply(p plan.Plan) {
 	w.t.Helper()
 	if err := w.agent.Apply(context.Background(), p); err != nil {
@@ -99,7 +99,7 @@ func (w *roomWorld) apply(p plan.Plan) {
 	}
 }
 
-// bound are the last bytes of the VIPs that the tables have bindings of, with how many.
+// bound returns the last byte of each VIP that has bindings in the tables, with their number.
 func (w *roomWorld) bound() map[byte]int {
 	out := map[byte]int{}
 	state, _ := w.tables.State()
@@ -109,7 +109,7 @@ func (w *roomWorld) bound() map[byte]int {
 	return out
 }
 
-// dead are the VIPs of members that the host calls dead.
+// dead returns the VIPs of members with the verdict dead.
 func (w *roomWorld) dead() (out []byte) {
 	for _, e := range w.agent.checks.Take(true).Endpoints {
 		if n := e.Key.VIP.As4()[3]; len(e.Dead) > 0 && !slices.Contains(out, n) {
@@ -119,8 +119,9 @@ func (w *roomWorld) dead() (out []byte) {
 	return out
 }
 
-// TestTenantThatFillsAHostIsWithheld fills each table in turn by one tenant. Others' later changes are applied, its members that have no binding are dead for
-// muxes, and it gets its bindings when there is room.
+// TestTenantThatFillsAHostIsWithheld fills each table in turn by one tenant. It checks that later
+// changes of others are applied, that the tenant's members without a binding are dead for muxes,
+// and that the tenant gets its bindings when there is room.
 func TestTenantThatFillsAHostIsWithheld(t *testing.T) {
 	for table, c := range map[string]struct {
 		most uint64
@@ -178,8 +179,8 @@ func TestTenantThatFillsAHostIsWithheld(t *testing.T) {
 	}
 }
 
-// TestHostVIPThatGrowsKeepsWhatItHas: a VIP whose change does not fit keeps its bindings. Its members that have none are dead, the others
-// are not.
+// TestHostVIPThatGrowsKeepsWhatItHas checks that a VIP whose change does not fit keeps its
+// bindings. Its members without one are dead, the others are not.
 func TestHostVIPThatGrowsKeepsWhatItHas(t *testing.T) {
 	w := newRoomWorld(t, map[string]uint64{dataplane.TableBindings: 8})
 	good, evil := tenantVIP{tenant: "good", created: 1, number: 1, ports: 2}, tenantVIP{tenant: "evil", created: 2, number: 2, ports: 3}
@@ -218,7 +219,7 @@ func TestHostVIPThatGrowsKeepsWhatItHas(t *testing.T) {
 	}
 }
 
-// TestHostLooksForRoomByItself: what a table gives up later is used without another plan.
+// TestHostLooksForRoomByItself checks that room that is freed later is used without another plan.
 func TestHostLooksForRoomByItself(t *testing.T) {
 	w := newRoomWorld(t, map[string]uint64{dataplane.TableBindings: 2})
 	p := tenantPlan(tenantVIP{tenant: "good", created: 1, number: 1, ports: 1}, tenantVIP{tenant: "evil", created: 2, number: 2, ports: 2})
@@ -240,8 +241,9 @@ func TestHostLooksForRoomByItself(t *testing.T) {
 	}
 }
 
-// TestHostPlansOfAnySizeAreApplied: after random plans, the tables hold all bindings of a VIP or those that it had, never more than fits; a member is dead if and
-// only if it has no binding; the tenant that takes least loses nothing while another has VIPs to give up.
+// TestHostPlansOfAnySizeAreApplied checks, after random plans, that the tables hold all bindings of
+// a VIP or its previous ones, and never more than fits; that a member is dead if and only if it has
+// no binding; and that the tenant that takes least loses nothing while another has VIPs to give up.
 func TestHostPlansOfAnySizeAreApplied(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		const most = 30
@@ -281,7 +283,7 @@ func TestHostPlansOfAnySizeAreApplied(t *testing.T) {
 					rt.Fatalf("step %d: VIP %d is withheld and has %d bindings, had %d and wants %d", step, v.number, n, before[v.number], v.ports)
 				}
 			}
-			// Naive: a member is dead where its port has no binding.
+			// Naive: a member is dead if its port has no binding.
 			have := map[bindingKey]bool{}
 			state, _ := w.tables.State()
 			for _, b := range state.Bindings {
@@ -299,7 +301,8 @@ func TestHostPlansOfAnySizeAreApplied(t *testing.T) {
 			if step > 0 {
 				continue
 			}
-			// Without a history: nobody below a third of the table loses bindings for lack of them.
+			// Independent of the history: no tenant below a third of the table loses bindings for
+			// lack of them.
 			for _, v := range vips {
 				if withheld[v.number] == dataplane.TableBindings && wanted[v.tenant] <= most/3 {
 					rt.Fatalf("VIP %d of %s is withheld, which wants %d bindings: wanted %v", v.number, v.tenant, wanted[v.tenant], wanted)
@@ -309,8 +312,9 @@ func TestHostPlansOfAnySizeAreApplied(t *testing.T) {
 	})
 }
 
-// TestBindingsOfAVIPThatIsGivenUpDoNotStay: a VIP that lost what it had, because the tables refused, leaves nothing behind in them. One that is held, and
-// what left another VIP, stays.
+// TestBindingsOfAVIPThatIsGivenUpDoNotStay checks that a VIP that lost its bindings, because the
+// tables refused them, leaves none in the tables. A VIP that is held, and leaving bindings of
+// another VIP, stay.
 func TestBindingsOfAVIPThatIsGivenUpDoNotStay(t *testing.T) {
 	const table = dataplane.TableBindings
 	full := fit.NewFitting()
@@ -340,7 +344,7 @@ func TestBindingsOfAVIPThatIsGivenUpDoNotStay(t *testing.T) {
 	}
 }
 
-// untidyTables say that they have more room than they take.
+// untidyTables report more room than they have.
 type untidyTables struct {
 	dataplane.FakeHost
 	says map[string]uint64
@@ -348,8 +352,9 @@ type untidyTables struct {
 
 func (u *untidyTables) Capacity() map[string]uint64 { return u.says }
 
-// TestHostGivesUpVIPsThatTheTablesHaveNoRoomForAnyMore: tables that refuse even what they had get a plan in the end. Nothing of the VIPs that are given up stays
-// in them as leavers.
+// TestHostGivesUpVIPsThatTheTablesHaveNoRoomForAnyMore checks that tables that refuse even their
+// previous plan get a plan in the end. Bindings of the VIPs that are given up do not stay in them
+// as leavers.
 func TestHostGivesUpVIPsThatTheTablesHaveNoRoomForAnyMore(t *testing.T) {
 	tables := untidyTables{says: map[string]uint64{dataplane.TableBindings: 100}}
 	a := New(&tables, settings(forwarding), &prober{}, clock.NewFake(time.Unix(1000, 0)), nil)

@@ -25,8 +25,8 @@ import (
 	"github.com/shuntlb/shunt/internal/token"
 )
 
-// Lifetimes of access tokens and people's certificates, and how many there may be: at 200 bytes each they take 2 MB of every
-// manager.
+// Lifetimes of access tokens and people's certificates, and the maximum number of both together. At
+// 200 bytes each they take 2 MB in every manager.
 const (
 	defaultAccessTTL      = 24 * time.Hour
 	defaultCertificateTTL = 30 * 24 * time.Hour
@@ -55,7 +55,7 @@ func (a api) CreateAccess(ctx context.Context, req *connect.Request[apiv1.Create
 	return connect.NewResponse(&apiv1.CreateAccessResponse{Token: t.String(), Access: made}), nil
 }
 
-// accessRequest is what is asked for a token and for a certificate.
+// accessRequest holds the fields that requests for a token and for a certificate have in common.
 type accessRequest interface {
 	GetName() string
 	GetRole() string
@@ -96,7 +96,7 @@ func (a api) RevokeAccess(ctx context.Context, req *connect.Request[apiv1.Revoke
 		}
 		return connect.NewResponse(&apiv1.RevokeAccessResponse{}), nil
 	}
-	// Somebody may have given the whole token: it is not said again.
+	// The error does not repeat the id, because the caller may have passed the whole token.
 	if !accessID.MatchString(req.Msg.GetId()) {
 		return nil, fault(invalid{[]lb.Violation{{Field: "id", Allowed: "must be 16 hexadecimal digits, as `shunt access list` shows them"}}})
 	}
@@ -106,7 +106,7 @@ func (a api) RevokeAccess(ctx context.Context, req *connect.Request[apiv1.Revoke
 	return connect.NewResponse(&apiv1.RevokeAccessResponse{}), nil
 }
 
-// noAccess is a revocation of what is not there.
+// noAccess is the error of a revocation whose id does not exist.
 type noAccess struct{ id string }
 
 func (e noAccess) Error() string { return "access " + e.id + ": not found" }
@@ -126,7 +126,8 @@ func (m *Manager) createAccess(ctx context.Context, req *apiv1.CreateAccessReque
 	return t, made, err
 }
 
-// storeAccess stores what is new; with it those that have expired go.
+// storeAccess stores a new token or certificate, and deletes the expired ones in the same
+// transaction.
 func (m *Manager) storeAccess(ctx context.Context, create func(now time.Time) (*apiv1.StoredAccess, error)) (*apiv1.Access, error) {
 	term, err := m.lead(ctx)
 	if err != nil {
@@ -168,7 +169,7 @@ func (m *Manager) storeAccess(ctx context.Context, create func(now time.Time) (*
 	return publicAccess(stored), term.wait(ctx, res.Revision)
 }
 
-// accessRefusal is why a token or a certificate cannot be stored; nil when it can.
+// accessRefusal returns why a token or a certificate cannot be stored, or nil if it can.
 func (m *Manager) accessRefusal(a *apiv1.StoredAccess, now time.Time) error {
 	if tenant := a.GetTenant(); tenant != "" && !m.view.hasTenant(tenant) {
 		return invalid{[]lb.Violation{{Field: "tenant", Value: tenant, Allowed: "must be the name of a Tenant, and there is none of this name: a service that names it is not enough, apply the Tenant first"}}}
@@ -208,8 +209,9 @@ func (m *Manager) revokeAccess(ctx context.Context, id string) error {
 	return term.wait(ctx, res.Revision)
 }
 
-// endAccess deletes the access tokens and certificates of a tenant that goes. One that is made meanwhile conflicts with nothing, and is for
-// whoever has the tenant's name then.
+// endAccess deletes the access tokens and certificates of a tenant that is deleted. Access created
+// concurrently does not conflict with this write, and belongs to the next tenant with the same
+// name.
 func (w *write) endAccess(tenant string) {
 	for _, a := range w.base.accessOf(tenant) {
 		w.txn.Ops = append(w.txn.Ops, store.Delete(dirAccess+a.GetId()))
@@ -217,7 +219,7 @@ func (w *write) endAccess(tenant string) {
 	}
 }
 
-// accessOf are the access tokens and certificates of a tenant, ordered by id.
+// accessOf returns the access tokens and certificates of a tenant, ordered by id.
 func (s *snapshot) accessOf(tenant string) []*apiv1.StoredAccess {
 	s.v.mu.RLock()
 	defer s.v.mu.RUnlock()
@@ -230,7 +232,7 @@ func (s *snapshot) accessOf(tenant string) []*apiv1.StoredAccess {
 	return out
 }
 
-// viaOf tells a token from a certificate.
+// viaOf returns viaCertificate for a certificate and viaToken for a token.
 func viaOf(a *apiv1.StoredAccess) string {
 	if len(a.GetCertificateSha256()) > 0 {
 		return viaCertificate
@@ -238,7 +240,7 @@ func viaOf(a *apiv1.StoredAccess) string {
 	return viaToken
 }
 
-// accessText is how the audit log calls a token or a certificate.
+// accessText returns the name of a token or a certificate in the audit log.
 func accessText(a *apiv1.StoredAccess) string {
 	what := ""
 	if viaOf(a) == viaCertificate {
@@ -247,12 +249,12 @@ func accessText(a *apiv1.StoredAccess) string {
 	return fmt.Sprintf("access/%s (%s%s, %s)", a.GetId(), what, a.GetName(), strings.TrimSpace(a.GetRole()+" "+a.GetTenant()))
 }
 
-// accessEntry is the audit log's of what was done to a token.
+// accessEntry returns the audit entry of an action on a token or a certificate.
 func (m *Manager) accessEntry(ctx context.Context, a *apiv1.StoredAccess, did string) *apiv1.AuditEntry {
 	return m.auditEntry(ctx, accessText(a)+" "+did)
 }
 
-// sweepAccess deletes tokens that have expired until ctx ends.
+// sweepAccess deletes expired tokens and certificates until ctx ends.
 func (m *Manager) sweepAccess(ctx context.Context) {
 	for {
 		if err := m.dropExpiredAccess(ctx); err != nil && ctx.Err() == nil {
@@ -287,19 +289,19 @@ func (m *Manager) dropExpiredAccess(ctx context.Context) error {
 	return term.wait(ctx, res.Revision)
 }
 
-// publicAccess is a token or a certificate without hashes.
+// publicAccess returns a token or a certificate without its hashes.
 func publicAccess(s *apiv1.StoredAccess) *apiv1.Access {
 	return &apiv1.Access{Id: s.GetId(), Name: s.GetName(), Role: s.GetRole(), Tenant: s.GetTenant(), Created: s.GetCreated(), Expires: s.GetExpires(), Via: viaOf(s)}
 }
 
-// access is the token or certificate of an id; nil when there is none.
+// access returns the token or certificate with an id, or nil if there is none.
 func (v *view) access(id string) *apiv1.StoredAccess {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
 	return v.accesses[id]
 }
 
-// accessAt are the tokens and certificates that have not expired, ordered by name and id.
+// accessAt returns the tokens and certificates that have not expired, ordered by name and id.
 func (v *view) accessAt(now time.Time) []*apiv1.Access {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
@@ -325,7 +327,8 @@ func (v *view) expiredAccess(now time.Time) []string {
 	return out
 }
 
-// bearer is the identity of an access token. cause says why it has none; it is for the audit log, not for the caller.
+// bearer returns the identity of an access token, or the cause of the refusal. The cause is for the
+// audit log, not for the caller.
 func (v *view) bearer(s string, now time.Time) (id identity, cause string) {
 	t, err := token.ParseAccess(s)
 	if err != nil {

@@ -15,7 +15,8 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// TestTokensEndWithTheirTenant: in the transaction that deletes it, streams too; the audit log names them.
+// TestTokensEndWithTheirTenant checks that the transaction that deletes a tenant revokes its
+// tokens, that their streams end, and that the audit log names them.
 func TestTokensEndWithTheirTenant(t *testing.T) {
 	r := newRig(t, store.NewMemory())
 	r.apply(network(), tenant("shop", 0), tenant("media", 0))
@@ -48,15 +49,15 @@ func TestTokensEndWithTheirTenant(t *testing.T) {
 	}
 }
 
-// TestNoMemberTakesARevokedToken: once the revocation is acknowledged none does, one whose view is behind included: it
-// answers when it knows.
+// TestNoMemberTakesARevokedToken checks that no member accepts a token after its revocation was
+// acknowledged. A member whose view is behind answers only after it has caught up.
 func TestNoMemberTakesARevokedToken(t *testing.T) {
 	gates := map[string]*gated{}
 	ms := newMembers(t, 2, wrapGated(gates))
 	leader, behind := ms.leader(1), ms.follower()
 	a := leader.access("ci", "viewer", "", time.Hour)
 	c := behind.bearer(a.Token)
-	if err := get(t, behind.admin); err != nil { // which makes it catch up
+	if err := get(t, behind.admin); err != nil { // makes it catch up
 		t.Fatal(err)
 	}
 	if err := version(t.Context(), c); err != nil {
@@ -84,8 +85,9 @@ func version(ctx context.Context, c shuntv1connect.ManagerClient) error {
 	return err
 }
 
-// TestAllAccessEndsWithItsTenant: certificates and ID tokens of a tenant that has no object let nobody in, and the streams
-// that they opened end. Its services may stay without one: they are the operator's to change.
+// TestAllAccessEndsWithItsTenant checks that certificates and ID tokens of a deleted tenant are
+// refused and that their streams end. The tenant's services may remain, because they are the
+// operator's to change.
 func TestAllAccessEndsWithItsTenant(t *testing.T) {
 	d := startDex(t)
 	var out lines

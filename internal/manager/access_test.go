@@ -16,7 +16,7 @@ import (
 	"github.com/shuntlb/shunt/internal/token"
 )
 
-// get is the error of reading all services.
+// get returns the error of reading all services.
 func get(t *testing.T, c shuntv1connect.ManagerClient) error {
 	t.Helper()
 	_, err := c.Get(t.Context(), connect.NewRequest(&apiv1.GetRequest{Kind: "Service"}))
@@ -58,7 +58,7 @@ func TestAccessTokens(t *testing.T) {
 		t.Error("the store does not hold the secret's hash")
 	}
 
-	// Everything that is no good reads the same.
+	// Every unusable token gets the same error.
 	revoked, expired := r.access("gone", "admin", "", 0), r.access("old", "admin", "", time.Minute)
 	if err := r.revoke(revoked.Access.Id); err != nil {
 		t.Fatal(err)
@@ -123,7 +123,8 @@ func TestAccessIsListedAndSwept(t *testing.T) {
 			t.Fatalf("%d are stored after the sweep, want 1", stored())
 		}
 		<-time.After(10 * time.Millisecond)
-		at.Advance(time.Minute) // a sweep that was under way when it expired is followed by the next
+		// the sweep may have started before the expiry: let the next one run
+		at.Advance(time.Minute)
 	}
 }
 
@@ -146,7 +147,7 @@ func TestAccessFaults(t *testing.T) {
 	}
 }
 
-// TestStreamsEndWithTheirToken: a Watch does not outlive what it was opened with.
+// TestStreamsEndWithTheirToken checks that a Watch ends with the token that opened it.
 func TestStreamsEndWithTheirToken(t *testing.T) {
 	at := clock.NewFake(time.Now())
 	r := newRigAt(t, store.NewMemory(), at)

@@ -14,8 +14,9 @@ import (
 	"github.com/shuntlb/shunt/internal/pki"
 )
 
-// writeAdminConfig makes DATA/admin.yaml when it is absent, and anew when its certificate has lived two thirds of its
-// time. Its server is always this manager's address. first tells that it was absent.
+// writeAdminConfig creates DATA/admin.yaml if it is absent, and rewrites it when its certificate
+// has lived two thirds of its lifetime or when the CAs changed. Its server is always this manager's
+// address. first reports whether the file was absent.
 func (m *Manager) writeAdminConfig(now time.Time) (first bool, err error) {
 	path := m.o.Dir.AdminConfig()
 	old, err := readFile(path)
@@ -39,11 +40,11 @@ func (m *Manager) writeAdminConfig(now time.Time) (first bool, err error) {
 	return first, writeAdmin(path, pki.ClientConfig(comment, []string{serverURL(m.o)}, pki.BundlePEM(cas), cert, key))
 }
 
-// renewAdminEvery is how often the administrator's certificate is looked at; it is renewed when a third of its year is
-// left.
+// renewAdminEvery is the interval at which the administrator's certificate is checked. It is
+// renewed when a third of its year is left.
 const renewAdminEvery = 24 * time.Hour
 
-// renewAdmin keeps the administrator's configuration good while the manager runs.
+// renewAdmin keeps the administrator's configuration valid while the manager runs.
 func (m *Manager) renewAdmin(ctx context.Context) {
 	for {
 		select {
@@ -57,7 +58,7 @@ func (m *Manager) renewAdmin(ctx context.Context) {
 	}
 }
 
-// serverLine is the one line of the file that follows --advertise and --listen.
+// serverLine matches the only line of the file that depends on --advertise and --listen.
 var serverLine = regexp.MustCompile(`(?m)^server: .*$`)
 
 func writeAdmin(path string, content []byte) error {
@@ -67,7 +68,8 @@ func writeAdmin(path string, content []byte) error {
 	return nil
 }
 
-// adminCertLasts reports whether a configuration has a certificate by the CA that signs now, which lasts, and all CAs that are good.
+// adminCertLasts reports whether a configuration lists exactly the CAs in cas, and whether its
+// certificate is signed by the current CA, cas[0], and keeps more than a third of its lifetime.
 func adminCertLasts(config []byte, cas []*x509.Certificate, now time.Time) bool {
 	_, rest, _ := strings.Cut(string(config), "\ncert:")
 	block, _ := pem.Decode([]byte(strings.ReplaceAll(rest, "\n  ", "\n")))
@@ -84,10 +86,10 @@ func adminCertLasts(config []byte, cas []*x509.Certificate, now time.Time) bool 
 	return err == nil && pki.Same(has, cas)
 }
 
-// serverURL is how clients reach this manager.
+// serverURL returns the URL at which clients reach this manager.
 func serverURL(o Options) string { return "https://" + apiAddress(o) }
 
-// apiAddress is where nodes, clients and other members reach this manager, host:port.
+// apiAddress returns the host:port at which nodes, clients and other members reach this manager.
 func apiAddress(o Options) string {
 	addr := o.Advertise
 	if addr == "" {

@@ -16,7 +16,7 @@ import (
 // memberAPI serves the MemberProtocol service.
 type memberAPI struct{ m *Manager }
 
-// Admit implements the member protocol. The answer holds every secret of the cluster.
+// Admit implements the member protocol. The response holds every secret of the cluster.
 func (a memberAPI) Admit(ctx context.Context, req *connect.Request[apiv1.AdmitRequest]) (*connect.Response[apiv1.AdmitResponse], error) {
 	m, in := a.m, req.Msg
 	outside := m.o.Cluster == nil
@@ -57,7 +57,8 @@ func (a memberAPI) Admit(ctx context.Context, req *connect.Request[apiv1.AdmitRe
 	return connect.NewResponse(out), nil
 }
 
-// useManagerToken admits the key of a request by its token, and takes it out of an earlier revocation of the manager's name.
+// useManagerToken uses a join token to admit the key of a request, and removes the key from an
+// earlier revocation of the manager's name.
 func (m *Manager) useManagerToken(ctx context.Context, in *apiv1.AdmitRequest) error {
 	key, err := pki.RequestKeyHash(in.GetCsr())
 	if err != nil {
@@ -70,7 +71,7 @@ func (m *Manager) useManagerToken(ctx context.Context, in *apiv1.AdmitRequest) e
 	t.writing.Lock()
 	defer t.writing.Unlock()
 	if err := m.view.caQuiet("join a manager"); err != nil {
-		return err // a replacement of the CA began since the call was checked
+		return err // a CA replacement began after Admit's check
 	}
 	ops, err := m.view.admitKey(in.GetName(), key)
 	if err != nil {

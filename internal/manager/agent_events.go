@@ -10,20 +10,23 @@ import (
 )
 
 const (
-	// agentsEvery is the time between two looks at the hosts.
+	// agentsEvery is the interval between two checks of the hosts.
 	agentsEvery = time.Second
-	// agentMissingAfter is how long a host may have backends and no agent before an event reports it: objects are applied while agents join.
+	// agentMissingAfter is how long a host may have backends and no agent before an event reports
+	// it, because objects are applied while agents join.
 	agentMissingAfter = 5 * time.Second
 )
 
-// agentEvents reports services whose backends are on machines without a host agent. It belongs to one goroutine.
+// agentEvents reports services with backends on machines without a host agent. It belongs to one
+// goroutine.
 type agentEvents struct {
 	m *Manager
-	// since is when a service was first found to have backends on a host without an agent.
+	// since is the time at which a service was first found to have backends on a host without an
+	// agent.
 	since map[serviceHost]time.Time
 }
 
-// serviceHost is a host address that a service has backends at.
+// serviceHost is a service and the address of a host with backends of it.
 type serviceHost struct {
 	service string
 	host    netip.Addr
@@ -31,7 +34,7 @@ type serviceHost struct {
 
 func newAgentEvents(m *Manager) *agentEvents { return &agentEvents{m, map[serviceHost]time.Time{}} }
 
-// run looks at all hosts every agentsEvery until ctx ends.
+// run checks all hosts every agentsEvery until ctx ends.
 func (a *agentEvents) run(ctx context.Context) {
 	for {
 		select {
@@ -67,7 +70,7 @@ func (a *agentEvents) round() {
 	}
 }
 
-// lost are the backends of a service at one host without an agent.
+// lost is the backends of a service at one host without an agent, and why the host has none.
 type lost struct {
 	why      string
 	backends []string

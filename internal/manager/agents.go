@@ -12,17 +12,20 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// With rewrite host, the host agent of a backend's machine takes packets out of the tunnel and translates them. Without an agent every packet is lost
-// although the server is healthy. The manager knows which host addresses have an agent: a Node of role host has the address and has connected.
+// With rewrite host, the host agent on a backend's machine decapsulates and translates packets.
+// Without an agent every packet is lost although the server is healthy. The manager considers a
+// host address to have an agent if a Node of role host has the address and has connected.
 
-// maxWarnings bounds the warnings of one answer.
+// maxWarnings bounds the warnings of one response.
 const maxWarnings = 20
 
 // needsAgent reports whether the packets of an endpoint's backends pass a host agent.
 func needsAgent(ep *lb.Endpoint) bool { return ep.Rewrite == lb.RewriteHost && !ep.Translated() }
 
-// noAgent returns why a host address has no agent: hosts are the Nodes of role host with the address, connected reports whether one has been connected
-// since this manager started. It returns "" for an address with an agent, also while that agent restarts: its programs stay attached.
+// noAgent returns why a host address has no agent: hosts are the Nodes of role host with the
+// address, and connected reports whether one has been connected since this manager started. It
+// returns "" for an address with an agent, also while that agent restarts, because its programs
+// stay attached.
 func noAgent(host netip.Addr, hosts []string, connected func(node string) bool) string {
 	switch {
 	case len(hosts) == 0:
@@ -50,7 +53,7 @@ func (v *view) hostNodesLocked(addr netip.Addr) (out []string) {
 	return out
 }
 
-// snatServicesLocked returns the names of services by the host addresses that their snat names.
+// snatServicesLocked returns the names of services by the host addresses in their snat.
 func (v *view) snatServicesLocked() map[netip.Addr]map[string]bool {
 	out := map[netip.Addr]map[string]bool{}
 	for name := range v.snat.services {
@@ -71,7 +74,8 @@ func (v *view) snatServicesLocked() map[netip.Addr]map[string]bool {
 	return out
 }
 
-// absentLocked returns the host addresses with bindings, or that snat names, and without an agent, and why.
+// absentLocked returns the host addresses without an agent that have bindings or that snat names,
+// and why each has none.
 func (v *view) absentLocked(connected func(node string) bool) map[netip.Addr]string {
 	var out map[netip.Addr]string
 	hosts := v.snatServicesLocked()
@@ -89,7 +93,7 @@ func (v *view) absentLocked(connected func(node string) bool) map[netip.Addr]str
 	return out
 }
 
-// unserved are the backends of one endpoint without a host agent, and why.
+// unserved maps the backends of one endpoint without a host agent to the reason.
 type unserved map[lb.BackendKey]string
 
 // unservedLocked returns the backends of an endpoint that are on absent hosts.
@@ -119,7 +123,7 @@ func (w *write) hostNodes(addr netip.Addr) []string {
 	})
 }
 
-// result is an object of the resulting state; nil when it is not there.
+// result returns an object of the resulting state, or nil if it does not exist there.
 func (w *write) result(r ref) lb.Object {
 	if o, edited := w.edited[r]; edited {
 		return o
@@ -130,8 +134,9 @@ func (w *write) result(r ref) lb.Object {
 	return nil
 }
 
-// warnings returns one sentence for each service of the request and host address whose backends have no agent, then one for each service that takes datagrams for
-// which its tunnels are too narrow.
+// warnings returns a sentence for each Node of the request whose capacity leaves VIPs unbound, then
+// one for each service and host address whose backends have no agent, then one for each service
+// that takes datagrams for which its tunnels are too narrow.
 func (w *write) warnings(opinions []opinion, connected func(node string) bool) (out []string) {
 	more := 0
 	var narrow []string
@@ -170,7 +175,8 @@ func (w *write) warnings(opinions []opinion, connected func(node string) bool) (
 	return append(out, narrow...)
 }
 
-// unbound is why the capacity of a mux does not bind all that it serves; empty when it does, or there is none.
+// unbound returns why the capacity of a mux does not bind every VIP that the mux serves, or "" if
+// it does or if the mux has no capacity.
 func (w *write) unbound(n *lb.Node) string {
 	if n.Role != lb.RoleMux || n.Capacity == (lb.Capacity{}) {
 		return ""
@@ -185,7 +191,8 @@ func (w *write) unbound(n *lb.Node) string {
 	return fmt.Sprintf("%s: capacity: binds services with placement only: %d VIPs of others are on every mux, this one included", lb.Ref(lb.KindNode, n.Name), every)
 }
 
-// onHost are a service's backends of rewrite host, and servers of snat that name it, at one host address. field names the first one's host; idle: all are
+// onHost is a service's backends of rewrite host, and the servers of snat with this host, at one
+// host address. field names the host field of the first one. idle reports whether all backends are
 // drained.
 type onHost struct {
 	host     netip.Addr
@@ -194,7 +201,7 @@ type onHost struct {
 	idle     bool
 }
 
-// needs returns what needs an agent there.
+// needs returns the feature that requires an agent at the host.
 func (o onHost) needs() string {
 	if strings.HasPrefix(o.field, "snat") {
 		return "snat"
@@ -202,7 +209,8 @@ func (o onHost) needs() string {
 	return "rewrite host"
 }
 
-// onHosts groups the backends and servers of a service that need an agent by their host addresses, in the order of the service.
+// onHosts groups the backends and servers of a service that need an agent by their host addresses,
+// in the order of the service.
 func onHosts(svc *lb.Service) (out []onHost) {
 	at := map[netip.Addr]int{}
 	group := func(host netip.Addr, field string) *onHost {
@@ -247,8 +255,9 @@ func some(names []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:maxNamed], ", "), len(names)-maxNamed)
 }
 
-// keepsHosts refuses to take the last Node of role host away from an address while backends of rewrite host that are not drained are on it. It does not
-// matter whether the Node is deleted, gets another role or loses the address.
+// keepsHosts refuses to remove the last Node of role host from an address while backends of rewrite
+// host that are not drained are on it. It applies whether the Node is deleted, gets another role or
+// loses the address.
 func (w *write) keepsHosts() error {
 	var faults []lb.Violation
 	for r, o := range w.edited {
@@ -283,7 +292,8 @@ func (w *write) keepsHosts() error {
 	return invalid{faults}
 }
 
-// backendsOn lists the backends of the resulting state that need an agent at a host address and are not drained: "services/web: 10.20.1.11:8080".
+// backendsOn lists the backends of the resulting state that need an agent at a host address and are
+// not drained, as in "services/web: 10.20.1.11:8080".
 func (w *write) backendsOn(host netip.Addr) (out []string) {
 	services := w.base.servicesOn(host)
 	for r, o := range w.edited {
@@ -326,7 +336,8 @@ func (s *snapshot) servicesOn(host netip.Addr) (out []*lb.Service) {
 	return out
 }
 
-// withoutAgent completes the trace of a packet that a mux forwards to a machine without a host agent.
+// withoutAgent completes the trace of a packet that a mux forwards to a machine without a host
+// agent.
 func (m *Manager) withoutAgent(res *apiv1.TraceResult) {
 	dip, faults := convert.FromAddr("dip", res.GetDip())
 	if res.GetDip() == "" || len(faults) > 0 {

@@ -18,7 +18,7 @@ func hostNode(name string) *lb.Node {
 	return &lb.Node{Name: name, Role: lb.RoleHost, Addresses: []netip.Addr{crowdHost}}
 }
 
-// applied applies objects and returns the answer.
+// applied applies objects and returns the response.
 func (k *kept) applied(force bool, objs ...lb.Object) (*apiv1.ApplyResponse, error) {
 	req := &apiv1.ApplyRequest{Force: force}
 	for _, o := range objs {
@@ -167,7 +167,8 @@ func TestHostsWithBackendsStay(t *testing.T) {
 	}
 }
 
-// TestServersOfSNATWithoutAgentAreReported: a host that snat alone names needs an agent as one with backends does.
+// TestServersOfSNATWithoutAgentAreReported checks that a host that only snat names needs an agent
+// like a host with backends.
 func TestServersOfSNATWithoutAgentAreReported(t *testing.T) {
 	s := newScribe(t)
 	agents := newAgentEvents(s.m)

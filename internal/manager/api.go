@@ -55,7 +55,7 @@ func (a api) Get(ctx context.Context, req *connect.Request[apiv1.GetRequest]) (*
 	if err != nil {
 		return nil, fault(err)
 	}
-	// Of one object the door tells whether it may be told.
+	// A request for one object was already authorized by the interceptor.
 	sees := func(r *record) bool { return req.Msg.GetName() != "" || identityOf(ctx).seesRecord(r) }
 	rev, objs := a.m.view.objectsThat(sees, kind, req.Msg.GetName())
 	if len(objs) == 0 && req.Msg.GetName() != "" {
@@ -69,12 +69,12 @@ func (a api) Version(context.Context, *connect.Request[apiv1.VersionRequest]) (*
 	return connect.NewResponse(&apiv1.VersionResponse{Version: a.m.o.Version, Commit: a.m.o.Commit}), nil
 }
 
-// objects reads the objects of a kind, ordered by name; all of them when the name is empty.
+// objects returns the objects of a kind, ordered by name: all of them if the name is empty.
 func (v *view) objects(kind lb.Kind, name string) (revision int64, out []*apiv1.Object) {
 	return v.objectsThat(func(*record) bool { return true }, kind, name)
 }
 
-// objectsThat reads those of them that fit.
+// objectsThat returns those objects whose records satisfy fits.
 func (v *view) objectsThat(fits func(*record) bool, kind lb.Kind, name string) (revision int64, out []*apiv1.Object) {
 	revision, found := v.recordsOf(kind, name)
 	found = only(found, fits)
@@ -85,7 +85,7 @@ func (v *view) objectsThat(fits func(*record) bool, kind lb.Kind, name string) (
 	return revision, out
 }
 
-// recordsOf reads the records of a kind, or of one object.
+// recordsOf returns the records of a kind, or of one object.
 func (v *view) recordsOf(kind lb.Kind, name string) (revision int64, out []*record) {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
@@ -110,7 +110,7 @@ func parseKind(field, s string) (lb.Kind, error) {
 	return lb.Kind(s), nil
 }
 
-// fault gives an error its code, and its violations as details.
+// fault returns an error with its code, and with its violations as details.
 func fault(err error) error {
 	var inv invalid
 	var nf notFound
@@ -147,13 +147,13 @@ func fault(err error) error {
 	return connect.NewError(connect.CodeUnavailable, err)
 }
 
-// Bounds of what an answer tells of faults: nobody reads more, and the request that has them may be large.
+// Bounds of the faults in a response, because a request with faults may be large.
 const (
 	maxFaults     = 1000
 	maxFaultBytes = 1000
 )
 
-// detailed is an error with a detail for each of its faults.
+// detailed returns an error with a detail for each of its first maxFaults faults.
 func detailed(code connect.Code, faults []lb.Violation) error {
 	told := make([]lb.Violation, min(len(faults), maxFaults))
 	for i := range told {

@@ -70,7 +70,7 @@ func TestApplyTellsWhatItDid(t *testing.T) {
 	}
 }
 
-// service makes a valid service, changed by f.
+// service returns a valid service, changed by f.
 func service(f func(*apiv1.Service)) *apiv1.Object {
 	o := convert.ToObject(web(1))
 	f(o.GetService())
@@ -355,7 +355,7 @@ func TestManyWritersLoseNothing(t *testing.T) {
 	}
 }
 
-// TestRevisionIsACondition: an object that was changed since it was read is not overwritten.
+// TestRevisionIsACondition checks that an object changed since it was read is not overwritten.
 func TestRevisionIsACondition(t *testing.T) {
 	r := newRig(t, store.NewMemory())
 	read := r.apply(network(), hostNode(1), hostNode(2), web(1)).Revision

@@ -6,8 +6,9 @@ import (
 	"time"
 )
 
-// TestFailuresAreTheirSources: whoever fails from every /64 of a /48, or from more sources than are remembered, gets a bounded number of looks
-// from the /48, keeps nobody else waiting, and is looked at again when time has passed.
+// TestFailuresAreTheirSources checks a client that fails from every /64 of a /48, or from more
+// sources than the table holds. It gets a bounded number of attempts from the /48, does not delay
+// other clients, and is checked again after a while.
 func TestFailuresAreTheirSources(t *testing.T) {
 	a, now := newAttempts(), time.Unix(1000, 0)
 	looks := 0
@@ -31,7 +32,7 @@ func TestFailuresAreTheirSources(t *testing.T) {
 	if wait := a.wait("[2001:db8:1::2]:1", now.Add(2*time.Second)); wait != 0 {
 		t.Errorf("after 2 s the /48 still waits for %s", wait)
 	}
-	// Many sources of which each fails for long.
+	// Each of many sources fails many times.
 	for i := range 3 * attemptSources {
 		from := fmt.Sprintf("10.%d.%d.%d:1", i>>16, i>>8&255, i&255)
 		for range attemptsBurst + 1 {

@@ -6,8 +6,8 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// audience are the sessions that follow a view, by what concerns them: a change costs as much as the nodes that it
-// concerns, however many others there are.
+// audience is the sessions that subscribe to a view, indexed by the changes that concern them. A
+// change costs time in proportion to the nodes that it concerns, however many others there are.
 type audience struct {
 	byNode map[string]map[*session]bool
 	muxes  map[*session]bool
@@ -34,21 +34,21 @@ func (a *audience) remove(s *session) {
 	}
 }
 
-// join makes a session one of those that are told of changes.
+// join subscribes a session to changes.
 func (v *view) join(s *session) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.audience.add(s)
 }
 
-// leave ends what join began.
+// leave ends the subscription that join began.
 func (v *view) leave(s *session) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.audience.remove(s)
 }
 
-// tellLocked tells the sessions that a change concerns.
+// tellLocked notifies the sessions that a change concerns.
 func (v *view) tellLocked(c change) {
 	revision, hosts := v.planRev, int64(0)
 	if len(c.bindings) > 0 {
@@ -109,10 +109,11 @@ func (v *view) tellLocked(c change) {
 	}
 }
 
-// bindings are what may have changed for a host: keys of its items, and those of the endpoints that they belong to.
+// bindings are the possible changes of a host: keys of its items, and keys of the endpoints that
+// the items belong to.
 type bindings struct{ keys, endpoints []string }
 
-// bindingOf notes that a host's binding of an endpoint may have changed.
+// bindingOf records that a host's binding of an endpoint may have changed.
 func (c *change) bindingOf(host netip.Addr, endpoint, key string) {
 	if c.bindings == nil {
 		c.bindings = map[netip.Addr]*bindings{}

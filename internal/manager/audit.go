@@ -24,16 +24,17 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// What Audit answers with.
+// Limits of Audit.
 const (
 	defaultAuditLimit = 1000
 	// maxAuditBytes bounds a response: an entry of a large Apply has a line for each object.
 	maxAuditBytes = 16 << 20
-	// auditReaders read pages at the same time.
+	// auditReaders is the number of pages read in parallel.
 	auditReaders = 8
 )
 
-// newAuditJournal is the journal of the audit log; its pages are read from the store when somebody asks.
+// newAuditJournal returns the journal of the audit log. Its pages are read from the store on
+// request.
 func newAuditJournal() *journal {
 	return newJournal(dirAudit, func(p *page, value []byte) error {
 		var stored apiv1.StoredAudit
@@ -45,7 +46,8 @@ func newAuditJournal() *journal {
 	})
 }
 
-// auditEntry is the entry of the call that ctx belongs to; what is a line for each object, as in "services/web updated".
+// auditEntry returns the entry of the call that ctx belongs to. The last argument has a line for
+// each object, as in "services/web updated".
 func (m *Manager) auditEntry(ctx context.Context, what ...string) *apiv1.AuditEntry {
 	id := identityOf(ctx)
 	e := &apiv1.AuditEntry{Time: timestamppb.New(m.o.Clock.Now()), Who: id.who(), Role: id.role, Tenant: id.tenant, From: id.from, What: what, Count: 1}
@@ -55,7 +57,8 @@ func (m *Manager) auditEntry(ctx context.Context, what ...string) *apiv1.AuditEn
 	return e
 }
 
-// auditOp stores an entry of a change in the transaction that makes it: its revision is the key's.
+// auditOp returns the operation that stores the entry of a change in the change's own transaction.
+// The entry's revision is that of the key.
 func (t *term) auditOp(e *apiv1.AuditEntry) (store.Op, error) {
 	value, err := proto.Marshal(&apiv1.StoredAudit{Entries: []*apiv1.AuditEntry{e}})
 	return store.Put(pageKey(dirAudit, e.GetTime().AsTime(), t.epoch, t.m.pageNumber.Add(1)), value), err
@@ -86,13 +89,14 @@ func (m *Manager) logAudit(e *apiv1.AuditEntry) {
 	m.o.Log.Warn("audit: refused", append(args, "refused", e.GetRefused(), "count", e.GetCount())...)
 }
 
-// badCertificate notes a handshake that failed because the client's certificate is not good. What stands in the
-// certificate is what its owner says.
+// badCertificate audits a TLS handshake that failed because the client's certificate is invalid.
+// The name in the certificate is unverified.
 func (m *Manager) badCertificate(from net.Addr, bad *tls.CertificateVerificationError) {
 	why, invalid, stranger := bad.Err.Error(), x509.CertificateInvalidError{}, x509.UnknownAuthorityError{}
 	switch {
 	case errors.As(bad.Err, &invalid) && invalid.Reason == x509.Expired:
-		why = "it has expired, or is not valid yet" // without the time, so that equal refusals are equal
+		// without the time, so that equal refusals are equal
+		why = "it has expired, or is not valid yet"
 	case errors.As(bad.Err, &stranger):
 		why = "it is not of the cluster's CA"
 	}
@@ -109,13 +113,13 @@ func (m *Manager) badCertificate(from net.Addr, bad *tls.CertificateVerification
 	m.audited(&apiv1.AuditEntry{Who: identity{}.who(), From: from.String(), Call: callHandshake, Refused: fmt.Sprintf("certificate of %q: %s", said, why)})
 }
 
-// callHandshake stands for the call of who does not come as far as one.
+// callHandshake is the call in audit entries of clients that were refused in the TLS handshake.
 const callHandshake = "TLS"
 
 // maxLogged bounds the objects in one line of the log.
 const maxLogged = 20
 
-// changesText is a line for each object that was changed.
+// changesText returns a line for each object that was changed.
 func changesText(changes []*apiv1.Change) (out []string) {
 	for _, ch := range changes {
 		if ch.GetAction() != apiv1.Change_ACTION_UNCHANGED {
@@ -129,7 +133,8 @@ func actionText(a apiv1.Change_Action) string {
 	return strings.ToLower(strings.TrimPrefix(a.String(), "ACTION_"))
 }
 
-// host is an address without its port: connections of one caller are not told apart.
+// host returns an address without its port, because connections of one caller are not
+// distinguished.
 func host(addr string) string {
 	h, _, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -150,7 +155,7 @@ func (a api) Audit(ctx context.Context, req *connect.Request[apiv1.AuditRequest]
 	return connect.NewResponse(&apiv1.AuditResponse{Entries: entries}), nil
 }
 
-// readAudit returns the newest entries that are wanted, oldest first.
+// readAudit returns the newest entries that match a request, oldest first.
 func (m *Manager) readAudit(ctx context.Context, req *apiv1.AuditRequest) ([]*apiv1.AuditEntry, error) {
 	var since = m.o.Clock.Now().Add(-m.o.AuditKeep)
 	if req.GetSince() != nil {
@@ -167,7 +172,8 @@ func (m *Manager) readAudit(ctx context.Context, req *apiv1.AuditRequest) ([]*ap
 	return m.newest(ctx, all, limit, func(e *apiv1.AuditEntry) bool { return e.GetRefused() != "" })
 }
 
-// newest reads pages, which are ordered from the newest on, until there are enough entries.
+// newest reads pages, ordered from newest to oldest, until limit entries match or maxAuditBytes are
+// read. It returns the entries oldest first.
 func (m *Manager) newest(ctx context.Context, all []*page, limit int, wants func(*apiv1.AuditEntry) bool) ([]*apiv1.AuditEntry, error) {
 	var out []*apiv1.AuditEntry
 	bytes := int64(0)
@@ -195,14 +201,14 @@ func (m *Manager) newest(ctx context.Context, all []*page, limit int, wants func
 	return out, nil
 }
 
-// auditPage are the entries of a page.
+// auditPage is the entries of a page.
 type auditPage struct {
 	list []*apiv1.AuditEntry
 	size int64
 	err  error
 }
 
-// readPages reads pages at the same time; one that was swept meanwhile is empty.
+// readPages reads pages in parallel. A page that was swept meanwhile is empty.
 func (m *Manager) readPages(ctx context.Context, some []*page) []auditPage {
 	out := make([]auditPage, len(some))
 	var wg sync.WaitGroup

@@ -17,42 +17,50 @@ import (
 
 // Bounds and pace of the audit log.
 const (
-	// DefaultAuditKeep is how long entries of the audit log are kept, as long as they have no more than auditBytes.
+	// DefaultAuditKeep is how long entries of the audit log are kept, as long as their total size
+	// is at most auditBytes.
 	DefaultAuditKeep = 90 * 24 * time.Hour
 	auditBytes       = 256 << 20
-	// refusedBytes bound the refusals: whoever makes many of them cannot push out who changed what.
+	// refusedBytes bounds the refusals, so that a client that causes many of them cannot evict the
+	// entries of changes.
 	refusedBytes = 64 << 20
 	// tenantsBytes bounds entries of role tenant. The rest of auditBytes is reserved for operators,
 	// managers and nodes.
 	tenantsBytes = 96 << 20
-	// auditLimit bounds the refusals that wait; further ones are put together.
+	// auditLimit bounds the refusals that wait to be written. Further ones are merged into one
+	// entry.
 	auditLimit = 1024
-	// auditShare bounds those of one source (an IPv6 /48), so that it hides no other's.
+	// auditShare bounds the refusals of one source (an IPv6 /48), so that it cannot hide those of
+	// others.
 	auditShare = 64
-	// doneLimit bounds the calls that were done and wait: 5,000 nodes may join at once.
+	// doneLimit bounds the entries of completed calls that wait, because 5,000 nodes may join
+	// together.
 	doneLimit = 1 << 14
-	// auditBurst entries of refusals are written at once, and then one in auditPace: a million refusals cost one entry a
-	// second, whoever makes them.
+	// auditBurst entries of refusals are written immediately, and then one per auditPace, so that a
+	// million refusals cost one entry a second whatever their sources.
 	auditBurst = 64
 	auditPace  = time.Second
-	// Equal refusals are told twice, and then one in this time with their number.
+	// equalRefusals equal refusals are written, and then one per equalRefusalsPace with their
+	// number.
 	equalRefusals     = 2
 	equalRefusalsPace = 10 * time.Second
-	// maxAuditText bounds what strangers can put into an entry.
+	// maxAuditText bounds the text in bytes that an unauthenticated client can put into a field of
+	// an entry.
 	maxAuditText = 256
 )
 
-// othersRefused stands for callers when too many were refused at once.
+// othersRefused replaces the caller in merged entries, after too many callers were refused
+// together.
 const othersRefused = "(others)"
 
-// auditLog is where entries without a transaction of their own wait: refusals, and calls that write nothing. A follower
-// relays its entries to the leader.
+// auditLog holds the pending entries that have no transaction of their own: refusals, and calls
+// that write nothing. A follower relays its entries to the leader.
 type auditLog struct {
 	refusals *funnel[*apiv1.AuditEntry]
 
 	mu   sync.Mutex
 	done []*apiv1.AuditEntry
-	// lost counts what did not fit into done.
+	// lost counts the entries that did not fit into done.
 	lost uint32
 }
 
@@ -77,7 +85,7 @@ func newAuditLog() *auditLog {
 	})}
 }
 
-// addDone adds an entry of a call that was done.
+// addDone adds an entry of a completed call.
 func (l *auditLog) addDone(e *apiv1.AuditEntry) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -99,8 +107,9 @@ func (l *auditLog) takeDone() []*apiv1.AuditEntry {
 	return out
 }
 
-// audited notes a call that was refused, or one that did something without a transaction of its own (for those with one
-// see auditOp). It never blocks. The entry belongs to the callee: time and count may be left out.
+// audited adds an entry for a call that was refused, or for one that succeeded without a
+// transaction of its own (auditOp is for calls with one). It never blocks. It takes ownership of
+// the entry, whose time and count may be left out.
 func (m *Manager) audited(e *apiv1.AuditEntry) {
 	if e.GetTime() == nil {
 		e.Time = timestamppb.New(m.o.Clock.Now())
@@ -121,13 +130,13 @@ func clipText(s string) string {
 	return strings.ToValidUTF8(s[:maxAuditText], "") + "…"
 }
 
-// takeAudited returns entries that wait; followers relay them.
+// takeAudited removes and returns the pending entries, for a follower to relay.
 func (m *Manager) takeAudited() []*apiv1.AuditEntry {
 	refused, _, _ := m.auditLog.refusals.take(m.o.Clock.Now(), auditBurst)
 	return append(m.auditLog.takeDone(), refused...)
 }
 
-// auditDuty writes the entries that wait.
+// auditDuty returns the controller that writes the pending entries.
 func (m *Manager) auditDuty() duty {
 	w := newAuditWriter(m)
 	return duty{"audit", func(ctx context.Context) error {
@@ -136,10 +145,10 @@ func (m *Manager) auditDuty() duty {
 	}}
 }
 
-// auditWriter writes what waits of a term's audit log. It belongs to one goroutine.
+// auditWriter writes the pending entries of a term's audit log. It belongs to one goroutine.
 type auditWriter struct {
 	pages pages
-	// left is how many entries may be written now, as of at.
+	// left is the number of refusals that may be written now, as of at.
 	left float64
 	at   time.Time
 }
@@ -149,7 +158,7 @@ func newAuditWriter(m *Manager) *auditWriter {
 	return &auditWriter{pages: pages{m: m, journal: m.view.audit, bounds: b}, left: auditBurst}
 }
 
-// write writes what may be now and returns when it wants to be called again.
+// write writes the pending entries that the pace allows, and returns the time of the next call.
 func (w *auditWriter) write(ctx context.Context, now time.Time) (time.Time, error) {
 	m := w.pages.m
 	if err := w.pages.flush(ctx, now); err != nil {

@@ -15,33 +15,34 @@ import (
 	"github.com/shuntlb/shunt/internal/pki"
 )
 
-// How callers prove who they are.
+// Ways in which callers authenticate.
 const (
 	viaCertificate = "certificate"
 	viaToken       = "token"
 	viaOIDC        = "oidc"
 )
 
-// identity is who calls. The zero identity is nobody.
+// identity identifies a caller. The zero identity is an unauthenticated caller.
 type identity struct {
 	name, role string
-	// tenant is what role tenant acts for; it is never empty there.
+	// tenant is the tenant that role tenant acts for; it is never empty there.
 	tenant string
-	// via is how the caller proved it; empty for nobody.
+	// via is how the caller authenticated; empty for unauthenticated callers.
 	via string
 	// from is the caller's address and port.
 	from string
 	// cert is the certificate of viaCertificate.
 	cert *x509.Certificate
-	// access is the id of an access token, or of a certificate that CreateCertificate made; empty for others.
+	// access is the id of an access token, or of a certificate that CreateCertificate made;
+	// otherwise empty.
 	access string
-	// expires is when the proof ends; zero for nobody.
+	// expires is when the credential expires; zero for unauthenticated callers.
 	expires time.Time
-	// forwarded: another manager vouches for all this, and does not lead.
+	// forwarded reports that another manager, which does not lead, vouches for the identity.
 	forwarded bool
 }
 
-// who is how the audit log calls an identity.
+// who returns the name of an identity in the audit log.
 func (id identity) who() string {
 	switch id.via {
 	case "":
@@ -63,7 +64,7 @@ func withIdentity(ctx context.Context, id identity) context.Context {
 	return context.WithValue(ctx, identityKey{}, id)
 }
 
-// certified is the identity in a verified client certificate.
+// certified returns the identity in a verified client certificate.
 func certified(cert *x509.Certificate, from string) identity {
 	id := identity{via: viaCertificate, from: from, cert: cert, expires: cert.NotAfter}
 	id.name, id.role = pki.Identity(cert)
@@ -76,8 +77,9 @@ func certified(cert *x509.Certificate, from string) identity {
 	return id
 }
 
-// Who may call what. A procedure that is not here may be called by nobody. What a tenant gets of an answer is filters'
-// to say, what it may write mayPut's and mayDelete's.
+// Roles that may call each procedure. No client may call a procedure that is not listed here. The
+// filters select the parts of a response that a tenant gets; mayPut and mayDelete decide which
+// objects it may write.
 var (
 	admins    = []string{pki.RoleAdmin}
 	readers   = []string{pki.RoleAdmin, pki.RoleViewer}
@@ -113,23 +115,24 @@ var (
 		shuntv1connect.ManagerRemoveMemberProcedure:      admins,
 		shuntv1connect.ManagerBackupProcedure:            admins,
 		shuntv1connect.NodeProtocolSyncProcedure:         nodes,
-		// A node or a manager without a certificate shows a join token instead.
+		// A node or a manager without a certificate sends a join token instead.
 		shuntv1connect.NodeProtocolJoinProcedure:    append([]string{""}, nodes...),
 		shuntv1connect.MemberProtocolAdmitProcedure: {""},
 		shuntv1connect.MemberProtocolRelayProcedure: managers,
 	}
 )
 
-// tokenInBody tells whether the procedure takes callers who prove themselves by a join token in the request.
+// tokenInBody reports whether a procedure accepts callers that authenticate with a join token in
+// the request.
 func tokenInBody(procedure string) bool { return slices.Contains(rights[procedure], "") }
 
-// may refuses callers without the right.
+// may returns an error for callers without the right to call a procedure, and nil for others.
 func (id identity) may(procedure string) *connect.Error {
 	switch {
 	case id.via == "" && tokenInBody(procedure):
 	case id.via == "":
 		return errNobody
-	// A certificate without a role is not nobody.
+	// A certificate without a role is not an unauthenticated caller.
 	case id.role == "" || !slices.Contains(rights[procedure], id.role):
 		return denied("%s (role %q) may not call %s", id.who(), id.role, path.Base(procedure))
 	case id.role == pki.RoleTenant && id.tenant == "":

@@ -16,7 +16,8 @@ import (
 // nodeAPI serves the NodeProtocol service.
 type nodeAPI struct{ m *Manager }
 
-// Join implements the node protocol: a certificate for a token, or for the certificate it renews.
+// Join implements the node protocol. It returns a certificate for a token, or for the certificate
+// that it renews.
 func (n nodeAPI) Join(ctx context.Context, req *connect.Request[apiv1.JoinRequest]) (*connect.Response[apiv1.JoinResponse], error) {
 	name, role := req.Msg.GetName(), req.Msg.GetRole()
 	if !nodeName.MatchString(name) {
@@ -38,8 +39,9 @@ func (n nodeAPI) Join(ctx context.Context, req *connect.Request[apiv1.JoinReques
 	return connect.NewResponse(&apiv1.JoinResponse{Certificate: cert, Ca: cas[0], MoreCas: cas[1]}), nil
 }
 
-// issue admits and signs as one step: a node that is deleted meanwhile gets a certificate that is revoked, or none. cas are the CA that signed, and
-// others that are good, PEM.
+// issue admits a node and signs its certificate under t.writing, so that a node that is deleted
+// concurrently gets a revoked certificate or none. cas holds the CA that signed, and the other
+// valid CAs, as PEM.
 func (n nodeAPI) issue(ctx context.Context, req *apiv1.JoinRequest) (cert []byte, cas [2][]byte, err error) {
 	m := n.m
 	t, err := m.lead(ctx)

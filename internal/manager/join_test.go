@@ -57,7 +57,8 @@ func TestStateOfAnotherNodeIsRefused(t *testing.T) {
 	}
 }
 
-// TestNodeMovesToAnotherCluster gives a node that obeyed one cluster the token of a new one, whose epoch is lower.
+// TestNodeMovesToAnotherCluster gives a node of one cluster the token of a new one, whose epoch is
+// lower.
 func TestNodeMovesToAnotherCluster(t *testing.T) {
 	old := newRig(t, store.NewMemory())
 	old.stop()
@@ -91,7 +92,7 @@ func TestCertificateIsRenewed(t *testing.T) {
 	}
 	mux.clock = &handClock{ahead: pki.NodeLifetime * 3 / 4}
 	mux.run(r.addr, "mux1", "mux")
-	plans := 0 // the first is the stored one, the second the manager's
+	plans := 0 // the first is the stored plan, the second the manager's
 	mux.until("a plan from the manager", func(plan.Plan) bool { plans++; return plans == 2 })
 	if !renewed(t, mux, before) {
 		t.Error("the certificate is still the old one")

@@ -33,10 +33,10 @@ func requestOf(t *testing.T) []byte {
 	return out
 }
 
-// joinWith asks for a certificate of mux1 by a token.
+// joinWith requests a certificate for mux1 with a token.
 func (r *rig) joinWith(tok string, request []byte) error { return r.joinAs("mux1", tok, request) }
 
-// joinAs asks for a certificate of a mux by a token.
+// joinAs requests a certificate for a mux with a token.
 func (r *rig) joinAs(name, tok string, request []byte) error {
 	parsed, err := token.Parse(tok)
 	if err != nil {
@@ -56,7 +56,8 @@ func (r *rig) tokenFor(node, role string, uses uint32) string {
 	return res.Msg.Token
 }
 
-// TestJoinTokenIsForOneKey: by default one key joins with a token, as often as it has to; the audit log has the cause of a refusal.
+// TestJoinTokenIsForOneKey: by default one key joins with a token, any number of times. The audit
+// log has the cause of a refusal.
 func TestJoinTokenIsForOneKey(t *testing.T) {
 	for _, c := range []struct {
 		uses uint32
@@ -114,7 +115,8 @@ func TestManagerTokenIsForOneKey(t *testing.T) {
 	}
 }
 
-// TestAgentThatLostTheAnswerJoins: an agent that ends before it has its certificate joins with the same key.
+// TestAgentThatLostTheAnswerJoins: an agent that ends before it has its certificate joins with the
+// same key.
 func TestAgentThatLostTheAnswerJoins(t *testing.T) {
 	r := newRig(t, store.NewMemory())
 	r.apply(network(), muxNode(1))
@@ -158,7 +160,8 @@ func (r *rig) revokeNamed(kind, id string) error {
 	return err
 }
 
-// TestRevokedNode loses its stream at once, cannot renew, and joins again with a new token; its object stays.
+// TestRevokedNode loses its stream immediately, cannot renew, and joins again with a new token. Its
+// object stays.
 func TestRevokedNode(t *testing.T) {
 	r := newRig(t, store.NewMemory())
 	r.apply(network(), hostNode(1), muxNode(1))
@@ -192,7 +195,7 @@ func TestRevokedNode(t *testing.T) {
 	n := r.join("mux1", "mux")
 	n.until("a plan", func(p plan.Plan) bool { return p.Node.Name == "mux1" })
 	n.stop()
-	// One that joined before its Node was there.
+	// A node that joined before its Node object existed.
 	early := r.token("mux2", "mux")
 	if err := r.joinAs("mux2", early, requestOf(t)); err != nil {
 		t.Fatal(err)
@@ -211,7 +214,8 @@ func TestRevokedNode(t *testing.T) {
 	}
 }
 
-// TestRevokedManager: its certificate opens nothing, whomever it claims to call for; a key that is admitted later does.
+// TestRevokedManager: its certificate authenticates no call, no matter for which caller. A key that
+// is admitted later does.
 func TestRevokedManager(t *testing.T) {
 	r := newRig(t, store.NewMemory())
 	r.apply(network())

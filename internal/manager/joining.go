@@ -23,20 +23,22 @@ import (
 // admitTimeout bounds one attempt to join: the store may have to agree on the new member first.
 const admitTimeout = 15 * time.Second
 
-// joinPause is between two attempts to join while another manager is joining.
+// joinPause is the time between two attempts to join while another manager is joining.
 const joinPause = time.Second
 
-// Joined is what a manager that was admitted starts its store with.
+// Joined holds the store settings of an admitted manager.
 type Joined struct {
-	// Cluster are the members of the store, "name=https://host:port" each, this one included.
+	// Cluster lists the members of the store as "name=https://host:port", including this one.
 	Cluster []string
-	// Outside: the store is an outside etcd.
+	// Outside reports whether the store is an external etcd.
 	Outside bool
 }
 
-// Join makes the data directory one of an existing cluster: it shows a token of role manager to a member at one of the
-// addresses (host:port) and writes the cluster's secrets and this manager's certificate. It is done before the store is
-// opened; until then it may be repeated. While another manager joins it waits, until ctx ends or the token expires. Of the options it needs Dir, Name, Peer and where this manager is reached.
+// Join adds the data directory to an existing cluster. It presents a token of role manager to a
+// member at one of the addresses (host:port) and writes the cluster's secrets and this manager's
+// certificate. It must run before the store is opened and may be repeated until then. While another
+// manager joins, it waits until ctx ends or the token expires. Of the options it needs Dir, Name,
+// Peer and the addresses of this manager.
 func Join(ctx context.Context, o Options, t token.Token, addresses ...string) (*Joined, error) {
 	o.fill()
 	if err := joinable(o.Dir, t); err != nil {
@@ -67,7 +69,8 @@ func Join(ctx context.Context, o Options, t token.Token, addresses ...string) (*
 	}
 }
 
-// admission asks the members at the addresses in turn. A connect.Error of code Aborted, alone, says to ask again.
+// admission sends the request to the addresses in turn. It returns a single error of code Aborted
+// if the caller must retry.
 func admission(ctx context.Context, o Options, t token.Token, csr []byte, addresses []string) (*apiv1.AdmitResponse, error) {
 	req := &apiv1.AdmitRequest{Token: t.String(), Name: o.Name, Address: apiAddress(o), Peer: o.Peer, Csr: csr}
 	var failed []error
@@ -82,7 +85,7 @@ func admission(ctx context.Context, o Options, t token.Token, csr []byte, addres
 		case connect.CodeAborted:
 			return nil, err
 		case connect.CodePermissionDenied, connect.CodeInvalidArgument, connect.CodeFailedPrecondition:
-			return nil, errors.Join(failed...) // the others would say the same
+			return nil, errors.Join(failed...) // the other members would return the same
 		}
 	}
 	if len(failed) == 0 {
@@ -91,7 +94,7 @@ func admission(ctx context.Context, o Options, t token.Token, csr []byte, addres
 	return nil, errors.Join(failed...)
 }
 
-// joinable refuses a data directory of another cluster.
+// joinable returns an error if the data directory belongs to another cluster.
 func joinable(dir *DataDir, t token.Token) error {
 	content, err := readFile(dir.pki("ca.crt"))
 	if err != nil || content == nil {
@@ -119,7 +122,8 @@ func askAdmission(ctx context.Context, t token.Token, addr string, req *apiv1.Ad
 	return res.Msg, nil
 }
 
-// adopt writes what the cluster gave. The CA's certificate comes last: while it is absent, nothing of it was used.
+// adopt writes the admission response to the data directory. It writes the CA certificate last,
+// because the other files are unused while it is absent.
 func adopt(o Options, t token.Token, res *apiv1.AdmitResponse) (*Joined, error) {
 	ca, err := pki.ParseCA(res.GetCa(), res.GetCaKey())
 	if err != nil {
@@ -146,7 +150,7 @@ func adopt(o Options, t token.Token, res *apiv1.AdmitResponse) (*Joined, error) 
 			return nil, fmt.Errorf("join: write %s: %w", file.name, err)
 		}
 	}
-	// The certificate of the answer names no addresses; this one does.
+	// The certificate of the response names no addresses. This one does.
 	s, err := newSecrets(ca, res.GetStoreKey())
 	if err != nil {
 		return nil, fmt.Errorf("join: answer: %w", err)

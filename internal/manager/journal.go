@@ -16,23 +16,24 @@ import (
 // page is one key of a journal: entries that were written together. It is never modified.
 type page struct {
 	key string
-	// at is when it was written, as the key says.
+	// at is the write time, from the key.
 	at   time.Time
 	size int64
-	// number orders pages by when they were folded.
+	// number orders pages by the time of their fold.
 	number uint64
-	// rev is the revision of the store that wrote it.
+	// rev is the store revision that wrote the page.
 	rev int64
-	// value is kept of events only.
+	// value is set only for events.
 	value []byte
-	// objects are the hashes of what its events are about.
+	// objects holds the hashes of the objects that its events concern.
 	objects map[uint32]bool
 	class   pageClass
-	// parts are those of the owners of its entries; they are size bytes together.
+	// parts holds the shares of the owners of its entries. They sum to size bytes.
 	parts []pagePart
 }
 
-// pageClass is a class of pages that has a bound of its own. A page with entries of several classes is pageUsual.
+// pageClass is a class of pages that has a bound of its own. A page with entries of several classes
+// is pageUsual.
 type pageClass uint8
 
 const (
@@ -44,7 +45,7 @@ const (
 	pageClasses
 )
 
-// classBytes is a number of bytes by class.
+// classBytes holds a number of bytes per class.
 type classBytes [pageClasses]int64
 
 // sum returns the bytes of all classes.
@@ -58,25 +59,26 @@ func (c *classBytes) sum() (bytes int64) {
 // numbered is a page's place in the order of a journal.
 type numbered struct {
 	number uint64
-	page   *page // nil: it was removed
+	page   *page // nil if it was removed
 }
 
-// journal is what the store holds under one directory of entries that only time removes: events, or the audit log. It
-// is part of the view; its lock is an inner one of the view's.
+// journal holds the entries of one store directory, events or the audit log, which only time
+// removes. It is part of the view. Its lock is acquired inside the view's lock.
 type journal struct {
 	dir string
-	// read fills in what is to be remembered of a page's value.
+	// read sets the fields of p that come from a page's value.
 	read func(p *page, value []byte) error
 
-	mu    sync.Mutex
-	pages []numbered // by number; removed ones stay as nil pages until they outnumber the others
+	mu sync.Mutex
+	// pages is sorted by number. Removed pages stay as nil until they outnumber the others.
+	pages []numbered
 	byKey map[string]*page
 	next  uint64 // number of the next page
-	// bytesOf are those of each class.
+	// bytesOf holds the bytes of each class.
 	bytesOf classBytes
-	// held are the bytes of each owner, in classes other than pageUsual.
+	// held holds the bytes of each owner, in classes other than pageUsual.
 	held map[pageShare]int64
-	// grown is closed and replaced when there is a new page.
+	// grown is closed and replaced when a page is added.
 	grown chan struct{}
 }
 
@@ -84,12 +86,13 @@ func newJournal(dir string, read func(*page, []byte) error) *journal {
 	return &journal{dir: dir, read: read, byKey: map[string]*page{}, held: map[pageShare]int64{}, grown: make(chan struct{})}
 }
 
-// pageKey names a page: keys are ordered by time, and no two terms make the same.
+// pageKey returns the key of a page. Keys are ordered by time, and no two terms create the same
+// key.
 func pageKey(dir string, at time.Time, epoch int64, n uint64) string {
 	return fmt.Sprintf("%s%019d-%d-%06d", dir, at.UnixNano(), epoch, n)
 }
 
-// pageTime reads the time of a page's key.
+// pageTime returns the time in a page's key.
 func pageTime(dir, key string) (time.Time, error) {
 	nanos, _, _ := strings.Cut(strings.TrimPrefix(key, dir), "-")
 	n, err := strconv.ParseInt(nanos, 10, 64)
@@ -99,7 +102,7 @@ func pageTime(dir, key string) (time.Time, error) {
 	return time.Unix(0, n), nil
 }
 
-// fold takes in one change of the store.
+// fold applies one change of the store.
 func (j *journal) fold(ev store.Event) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -125,7 +128,7 @@ func (j *journal) fold(ev store.Event) error {
 	return nil
 }
 
-// spread adds to the parts of a page its bytes that are of no entry.
+// spread adds the bytes of a page that belong to no entry to its parts.
 func (p *page) spread() {
 	rest := p.size
 	for _, part := range p.parts {
@@ -170,13 +173,13 @@ func (j *journal) removeLocked(key string) {
 	}
 }
 
-// placeLocked returns where the page with this number is, or the first one after it.
+// placeLocked returns the index of the page with this number, or of the first one after it.
 func (j *journal) placeLocked(number uint64) (int, bool) {
 	return slices.BinarySearchFunc(j.pages, number, func(p numbered, number uint64) int { return cmp.Compare(p.number, number) })
 }
 
-// since returns the pages from a number on that are not older than a time, the number after the last one, and the
-// channel that closes when there is another.
+// since returns the pages from a number on that are not older than at, the number after the last
+// one, and the channel that is closed when a page is added.
 func (j *journal) since(number uint64, at time.Time) (out []*page, next uint64, grown <-chan struct{}) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -189,16 +192,16 @@ func (j *journal) since(number uint64, at time.Time) (out []*page, next uint64, 
 	return out, j.next, j.grown
 }
 
-// bounds are how much of a journal is kept.
+// bounds limits the size and the age of a journal.
 type bounds struct {
 	bytes int64
 	age   time.Duration
-	// of bounds the pages of each class in addition; 0: no bound.
+	// of limits the pages of each class in addition. 0: no limit.
 	of classBytes
 }
 
 // excess returns the keys of the pages to remove, at most most of them, so that the bounds hold
-// once there are more bytes, by class. It removes the pages that are too old. Then it brings each
+// after more bytes are added per class. It removes the pages that are too old. Then it brings each
 // class within its bound; see removal.shrink. If all pages together still have too many bytes, the
 // oldest of pageUsual follow. Hence neither a class with a bound of its own nor one owner in it
 // takes the room of another: pageUsual has at least the bytes that the bounds of the other classes
@@ -223,7 +226,8 @@ func (j *journal) excess(b bounds, more classBytes, now time.Time, most int) []s
 			r.shrink(j.pages, c, b.of[c])
 		}
 	}
-	for _, all := range []bool{false, true} { // all: bounds of classes may be larger than that of the journal
+	// all: the bounds of classes may exceed the journal's bound
+	for _, all := range []bool{false, true} {
 		for _, n := range j.pages {
 			if r.have.sum() <= b.bytes || r.full() {
 				break
@@ -241,14 +245,14 @@ type removal struct {
 	most int
 	keys []string
 	gone map[*page]bool
-	// have and held are bytesOf and held of the journal without the pages that are gone.
+	// have and held are bytesOf and held of the journal without the pages in gone.
 	have classBytes
 	held map[pageShare]int64
 }
 
 func (r *removal) full() bool { return len(r.keys) >= r.most }
 
-// remove adds a page, if there is one and it is not gone.
+// remove adds a page, unless it is nil or already in gone.
 func (r *removal) remove(p *page) {
 	if p == nil || r.gone[p] {
 		return
@@ -261,10 +265,10 @@ func (r *removal) remove(p *page) {
 	}
 }
 
-// shrink removes pages of a class until it has at most bound bytes. Each time that is the oldest
+// shrink removes pages of a class until it has at most bound bytes. Each step removes the oldest
 // page with entries of the largest owner only. If no owner with such a page has more than one of
-// ownerShares, it is the oldest page of the class. Pages of several owners hold at most one share
-// of each, so that an owner takes at most that much room from others.
+// ownerShares, it removes the oldest page of the class. Pages of several owners hold at most one
+// share of each, so that an owner takes at most that much room from others.
 func (r *removal) shrink(pages []numbered, c pageClass, bound int64) {
 	var all []*page
 	own := map[string][]*page{}

@@ -11,8 +11,8 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// TestJournalBounds compares excess with a model that looks for one page after the other. Without
-// the pages of excess the journal keeps its bounds.
+// TestJournalBounds compares excess with a model that searches for one page after the other.
+// Without the pages of excess the journal keeps its bounds.
 func TestJournalBounds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		j := newJournal("/a/", func(p *page, value []byte) error {
@@ -137,7 +137,7 @@ func TestJournalBounds(t *testing.T) {
 	})
 }
 
-// checkHeld compares the bytes that a journal counts with those of its pages.
+// checkHeld compares the byte counts of a journal with its pages.
 func checkHeld(t *rapid.T, j *journal, pages []*page) {
 	held, bytesOf := map[pageShare]int64{}, classBytes{}
 	for _, p := range pages {
@@ -156,7 +156,8 @@ func checkHeld(t *rapid.T, j *journal, pages []*page) {
 	}
 }
 
-// TestJournalForgetsTheMiddle: one old page that stays keeps no room for those behind it that went.
+// TestJournalForgetsTheMiddle: one old page that stays does not keep memory for the removed pages
+// after it.
 func TestJournalForgetsTheMiddle(t *testing.T) {
 	j := newJournal("/a/", func(*page, []byte) error { return nil })
 	put := func(n uint64) string {

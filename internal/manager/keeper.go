@@ -13,24 +13,26 @@ import (
 )
 
 const (
-	// keepPace is the least time between two rounds of writes: what flips in between becomes one batch.
+	// keepPace is the minimum time between two rounds of writes. Changes in between become one
+	// batch.
 	keepPace = 100 * time.Millisecond
 	// keepRetry is how long the keeper waits after a failed write.
 	keepRetry = time.Second
-	// keepOps and keepBytes bound one transaction of the keeper, so that people's writes do not wait long.
+	// keepOps and keepBytes bound one transaction of the keeper, so that users' writes do not wait
+	// long.
 	keepOps   = 2000
 	keepBytes = 8 << 20
 )
 
-// keeper takes the steps that time and health ask of endpoints: weights that grow, drains that end, members that are
-// baked into rings as dead, or out again.
+// keeper is the lifecycle controller. It writes the endpoint changes that time and health cause:
+// growing weights, completed drains, and dead members that are removed from rings or added back.
 type keeper struct {
 	m *Manager
-	// due is when endpoints must be looked at again.
+	// due maps endpoints to the time of their next check.
 	due map[lb.EndpointKey]time.Time
 
 	mu sync.Mutex
-	// moved are endpoints whose state or owner changed: their due times are not known any more.
+	// moved holds endpoints whose state or owner changed. Their due times are unknown.
 	moved map[lb.EndpointKey]bool
 	wake  chan struct{} // room for one
 }
@@ -52,7 +54,7 @@ func (k *keeper) note(c change) {
 	notify.Send(k.wake)
 }
 
-// run works until ctx ends.
+// run handles due endpoints until ctx ends.
 func (k *keeper) run(ctx context.Context) {
 	k.m.view.subscribe(k)
 	defer k.m.view.unsubscribe(k)
@@ -99,7 +101,8 @@ func (k *keeper) alarm() <-chan time.Time {
 	return k.m.o.Clock.After(next.Sub(k.m.o.Clock.Now()))
 }
 
-// round takes every step that is due and tells whether there was any. After an error the endpoints are due at once.
+// round writes every due change and reports whether there was any. After an error the endpoints are
+// due immediately.
 func (k *keeper) round(ctx context.Context) (wrote bool, err error) {
 	k.mu.Lock()
 	moved := k.moved
@@ -138,7 +141,7 @@ func (k *keeper) round(ctx context.Context) (wrote bool, err error) {
 	return wrote, nil
 }
 
-// dueAt is when the endpoint changes by time alone; zero for never.
+// dueAt returns the time when the endpoint next changes by time alone. Zero: never.
 func (m *Manager) dueAt(key lb.EndpointKey) time.Time {
 	m.view.mu.RLock()
 	st, own := m.view.state.Endpoints[key], m.view.owners[key]
@@ -149,7 +152,7 @@ func (m *Manager) dueAt(key lb.EndpointKey) time.Time {
 	return plan.Due(&st, m.conditions().input(key, own.ep, 0))
 }
 
-// unsettled tells whether time may have changed the endpoint already.
+// unsettled reports whether time may already have changed the endpoint.
 func (m *Manager) unsettled(key lb.EndpointKey) bool {
 	m.view.mu.RLock()
 	defer m.view.mu.RUnlock()
@@ -160,14 +163,15 @@ func (m *Manager) unsettled(key lb.EndpointKey) bool {
 	})
 }
 
-// endpointKeys lists the endpoints with a state.
+// endpointKeys returns the endpoints that have a state.
 func (v *view) endpointKeys() []lb.EndpointKey {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
 	return slices.Collect(maps.Keys(v.state.Endpoints))
 }
 
-// step writes the present states of endpoints, where they differ from what is stored, in as few transactions as fit.
+// step writes the present states of endpoints that differ from the stored ones, in as few
+// transactions as possible.
 func (m *Manager) step(ctx context.Context, keys []lb.EndpointKey) (wrote bool, err error) {
 	for len(keys) > 0 {
 		rest, some, err := m.stepSome(ctx, keys)
@@ -179,7 +183,8 @@ func (m *Manager) step(ctx context.Context, keys []lb.EndpointKey) (wrote bool, 
 	return wrote, nil
 }
 
-// stepSome writes as many as fit into a transaction and returns those that are left. After a conflict that is all.
+// stepSome writes as many endpoints as fit into a transaction and returns the remaining ones. After
+// a conflict it returns all of them.
 func (m *Manager) stepSome(ctx context.Context, keys []lb.EndpointKey) (rest []lb.EndpointKey, wrote bool, err error) {
 	t, err := m.lead(ctx)
 	if err != nil {

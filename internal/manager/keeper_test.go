@@ -28,7 +28,7 @@ func (c *counting) Txn(ctx context.Context, t store.Txn) (store.TxnResult, error
 	return c.Store.Txn(ctx, t)
 }
 
-// kept is a manager whose time stands still, without a keeper but the test's.
+// kept is a manager whose clock the test advances. Only the test runs its keeper.
 type kept struct {
 	t     *testing.T
 	path  string
@@ -36,7 +36,7 @@ type kept struct {
 	clock *clock.Fake
 	m     *Manager
 	k     *keeper
-	// words are what muxes say of each member.
+	// words is the LastCheck text of each member in the muxes' reports.
 	words string
 	// stop ends the manager.
 	stop    func()
@@ -81,7 +81,7 @@ func (k *kept) apply(objs ...lb.Object) {
 	}
 }
 
-// round lets the keeper work once at the present time.
+// round runs the keeper once at the present time.
 func (k *kept) round() bool {
 	k.t.Helper()
 	wrote, err := k.k.round(k.t.Context())
@@ -91,7 +91,8 @@ func (k *kept) round() bool {
 	return wrote
 }
 
-// say is a mux's report: all members of all endpoints are alive but those that dead names by their last byte.
+// say sends a report of a mux: all members of all endpoints are alive except those whose last byte
+// is in dead.
 func (k *kept) say(mux string, dead ...byte) {
 	k.streams++
 	var members []*apiv1.MemberStatus
@@ -112,7 +113,7 @@ func (k *kept) say(mux string, dead ...byte) {
 	k.m.opinions.report(&session{name: mux, role: lb.RoleMux, ctx: context.Background(), number: k.streams}, members, k.clock.Now())
 }
 
-// state writes an endpoint's members: weight, and who is down.
+// state formats the members of an endpoint: weight, and whether they are down.
 func (k *kept) state(port uint16) string {
 	k.m.view.mu.RLock()
 	defer k.m.view.mu.RUnlock()
@@ -134,7 +135,7 @@ func (k *kept) expect(want string) {
 	}
 }
 
-// crowd are services with one VIP and endpoints of backends each.
+// crowd returns services with one VIP each, and their endpoints and backends.
 func crowd(services, endpoints, backends int) []lb.Object {
 	out := []lb.Object{&lb.Network{Name: "main", VIPs: []netip.Prefix{netip.MustParsePrefix("203.0.0.0/16")}}}
 	for i := range services {
@@ -160,7 +161,7 @@ func TestDeadMembersAreBakedIn(t *testing.T) {
 	k.say("mux1", 1)
 	k.clock.Advance(DefaultDownAfter)
 	k.round()
-	k.expect("1, 1, 1") // mux2 does not agree
+	k.expect("1, 1, 1") // mux2 does not report it dead
 	k.say("mux2", 1)
 	k.round()
 	if due := k.k.due; len(due) != 1 {
@@ -173,13 +174,13 @@ func TestDeadMembersAreBakedIn(t *testing.T) {
 	k.round()
 	k.expect("1 down, 1, 1")
 	k.stop()
-	k.start() // nothing is heard yet
+	k.start() // no report has arrived yet
 	k.clock.Advance(time.Hour)
 	k.round()
 	k.expect("1 down, 1, 1")
 	k.say("mux1", 1, 2, 3)
 	k.round()
-	k.expect("1, 1, 1") // nothing is left to bake onto
+	k.expect("1, 1, 1") // no other member is left for the ring
 	k.say("mux1", 2)
 	k.round()
 	k.expect("1, 1, 1")
@@ -230,7 +231,8 @@ func TestSlowStartOfNewAndReturned(t *testing.T) {
 	}
 }
 
-// TestHostsForgetInTime: when the window is over the leader takes former owners out of the state, which is no new ring.
+// TestHostsForgetInTime: when the window is over, the leader removes previous owners from the
+// state. The ring does not change.
 func TestHostsForgetInTime(t *testing.T) {
 	k := newKept(t)
 	objs := crowd(1, 1, 2)
@@ -283,7 +285,7 @@ func TestDrainHasALimit(t *testing.T) {
 	k.expect("1, 1")
 }
 
-// TestFlipsAreBatched: 20,000 members that die and come back are a few writes.
+// TestFlipsAreBatched: 20,000 members that fail and recover cause few writes.
 func TestFlipsAreBatched(t *testing.T) {
 	k := newKept(t)
 	k.apply(crowd(200, 10, 10)...)

@@ -9,14 +9,17 @@ import (
 
 // Keys of the store. Everything is under root.
 const (
-	root        = "/shunt/"
-	keySchema   = root + "schema"    // what foldSchemaLocked reads
-	keyLeader   = root + "leader"    // StoredLeader, on the lease of the one who leads
-	keyEpoch    = root + "epoch"     // the last epoch, for ever
-	keyCA       = root + "ca"        // the certificate of the CA that the store belongs to, PEM
-	keyCAChange = root + "ca-change" // StoredCAChange, the replacement of the CA that is under way or was the last
-	keyRestored = root + "restored"  // the epoch that the state was restored with; revisions of former epochs say nothing
-	keySerial   = root + "serial"    // put by every write, so that two writes never commit from one snapshot
+	root      = "/shunt/"
+	keySchema = root + "schema" // read by foldSchemaLocked
+	keyLeader = root + "leader" // StoredLeader, on the leader's lease
+	keyEpoch  = root + "epoch"  // the last epoch, permanent
+	keyCA     = root + "ca"     // the certificate of the CA that the store belongs to, PEM
+	// StoredCAChange, the replacement of the CA that is in progress or was the last
+	keyCAChange = root + "ca-change"
+	// epoch of the last restore. Revisions of earlier epochs are meaningless.
+	keyRestored = root + "restored"
+	// written by every write, so that two writes never commit from one snapshot
+	keySerial   = root + "serial"
 	dirObjects  = root + "objects/"
 	dirStates   = root + "endpoints/"
 	dirRingKeys = root + "keys/ring/"
@@ -36,7 +39,7 @@ type ref struct {
 
 func refOf(o lb.Object) ref { return ref{o.Kind(), o.ObjectName()} }
 
-// key is "objects/Kind/name". Names hold no slash: they were validated.
+// key returns "objects/Kind/name". Names hold no slash, because they were validated.
 func (r ref) key() string { return dirObjects + string(r.kind) + "/" + r.name }
 
 func parseObjectKey(key string) (ref, bool) {

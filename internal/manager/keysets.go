@@ -20,32 +20,38 @@ import (
 
 // Defaults of Options.
 const (
-	// DefaultKeyLifetime is short beside what a captured key is worth, and long beside the rest of the one before.
+	// DefaultKeyLifetime is short relative to the value of a captured key, and long relative to the
+	// overlap with the previous key.
 	DefaultKeyLifetime = 7 * 24 * time.Hour
-	// DefaultKeyRest is as long as a connection may be silent without being kept elsewhere (protocol section 1.6).
+	// DefaultKeyRest is the maximum time that a connection may be silent without being kept
+	// elsewhere (protocol section 1.6).
 	DefaultKeyRest = 24 * time.Hour
 )
 
 const (
-	// keysPace is the least time between two looks at keys; keysRest times as long as a look took is, too: with 20,000 VIPs that wait for a node that is away for
-	// days, looks would else take a whole CPU, and the view's lock with it.
+	// keysPace is the minimum time between two scans of the keys. The pause is also at least
+	// keysRest times the duration of the last scan, up to keysLook, because scans would otherwise
+	// use a whole CPU and hold the view's lock while 20,000 VIPs wait for a node that is away for
+	// days.
 	keysPace = 100 * time.Millisecond
 	keysRest = 10
-	// keysLook is how often it is looked whether time has come for some.
+	// keysLook is the interval of scans for keys that are due by time.
 	keysLook = time.Minute
-	// keysPatience is how long a phase may wait for nodes until that is worth an event.
+	// keysPatience is how long a phase may wait for nodes before it causes an event.
 	keysPatience = time.Minute
 )
 
-// errKeysConflict: somebody else wrote meanwhile; the steps are computed again.
+// errKeysConflict reports a concurrent write. The steps must be computed again.
 var errKeysConflict = errors.New("too many writes at once")
 
-// keyDuty takes the steps of keys that nodes have acknowledged or time asks for, and rotates those that are old.
+// keyDuty is the controller that advances keys when nodes have acknowledged a phase or its time is
+// over, and rotates old keys.
 type keyDuty struct {
 	m *Manager
-	// waited are phases of which it was told that they wait, by the revision that they began with.
+	// waited maps key sets to the revision at which the phase began whose waiting was already
+	// reported.
 	waited map[keySetID]int64
-	// looked is how long the last look took.
+	// looked is the duration of the last scan.
 	looked time.Duration
 	wake   chan struct{} // room for one
 }
@@ -61,7 +67,7 @@ func (k *keyDuty) note(c change) {
 	}
 }
 
-// run works until ctx ends.
+// run handles keys until ctx ends.
 func (k *keyDuty) run(ctx context.Context) {
 	k.m.view.subscribe(k)
 	defer k.m.view.unsubscribe(k)
@@ -87,16 +93,16 @@ func (k *keyDuty) run(ctx context.Context) {
 	}
 }
 
-// keyStep is a step that is to be stored.
+// keyStep is one change of a key set to be stored.
 type keyStep struct {
 	id   keySetID
 	mod  int64
 	next plan.KeySet
-	// rotates: it begins a rotation.
+	// rotates reports whether it begins a rotation.
 	rotates bool
 }
 
-// round takes every step that is due, and tells whether some wait for nodes.
+// round stores every due step, and reports whether some phases wait for nodes.
 func (k *keyDuty) round(ctx context.Context) (under bool, err error) {
 	base, now := k.m.view.snapshot(), k.m.o.Clock.Now().Round(0).UTC()
 	steps, waiting := k.m.keySteps(now)
@@ -129,7 +135,7 @@ type waitingKeys struct {
 	nodes []string
 }
 
-// keySteps are the steps that are due, ordered, and the phases that wait for nodes.
+// keySteps returns the due steps, sorted, and the phases that wait for nodes.
 func (m *Manager) keySteps(now time.Time) (steps []keyStep, waiting map[keySetID]waitingKeys) {
 	v := m.view
 	v.mu.RLock()
@@ -140,7 +146,7 @@ func (m *Manager) keySteps(now time.Time) (steps []keyStep, waiting map[keySetID
 		var nodes []string
 		switch {
 		case !v.neededLocked(id):
-			return // it goes on when it is needed again
+			return // it continues when the keys are needed again
 		case set.Phase == plan.KeysSteady && !set.Due(m.o.KeyRest, m.lifetime(id)).IsZero() && !now.Before(set.Due(m.o.KeyRest, m.lifetime(id))):
 			if next, wrong := set.Rotate(newKey(), id.shuffles(), now, m.o.KeyRest); wrong == "" {
 				steps = append(steps, keyStep{id, mod, next, true})
@@ -159,8 +165,8 @@ func (m *Manager) keySteps(now time.Time) (steps []keyStep, waiting map[keySetID
 	return steps, waiting
 }
 
-// lifetime is after how long keys are rotated by age; 0: never. Servers must fetch new keys of connection ids themselves, so that these
-// have a lifetime of their own.
+// lifetime returns the age at which keys are rotated; 0: never. Keys of connection ids have a
+// lifetime of their own, because servers must fetch new ones themselves.
 func (m *Manager) lifetime(id keySetID) time.Duration {
 	if id.purpose() == plan.KeysOfCIDs {
 		return max(0, m.o.CIDKeyLifetime)
@@ -168,7 +174,7 @@ func (m *Manager) lifetime(id keySetID) time.Duration {
 	return max(0, m.o.KeyLifetime)
 }
 
-// eachKeySetLocked calls f for all there are.
+// eachKeySetLocked calls f for every key set.
 func (v *view) eachKeySetLocked(f func(id keySetID, set plan.KeySet, mod int64)) {
 	for vip, set := range v.state.Cookies {
 		f(cookiesOf(vip), set, v.keyMods[cookiesOf(vip)])
@@ -178,7 +184,7 @@ func (v *view) eachKeySetLocked(f func(id keySetID, set plan.KeySet, mod int64))
 	}
 }
 
-// serviceOfLocked has the keys; nil when nobody does.
+// serviceOfLocked returns the service that has the keys, or nil.
 func (v *view) serviceOfLocked(id keySetID) *lb.Service {
 	if id.service != "" {
 		return v.state.Services[id.service]
@@ -186,7 +192,7 @@ func (v *view) serviceOfLocked(id keySetID) *lb.Service {
 	return v.vips.claims[id.vip]
 }
 
-// neededLocked tells whether keys are on nodes.
+// neededLocked reports whether nodes need the keys.
 func (v *view) neededLocked(id keySetID) bool {
 	svc := v.serviceOfLocked(id)
 	if svc == nil || id.purpose().Needs(svc) {
@@ -198,7 +204,7 @@ func (v *view) neededLocked(id keySetID) bool {
 	return slices.ContainsFunc(svc.VIPs, func(vip netip.Addr) bool { return plan.KeysOfCIDs.Fade(svc, vip, v.state.Endpoints) })
 }
 
-// nodesOfPhaseLocked are the nodes that must obey a phase until it is over.
+// nodesOfPhaseLocked returns the nodes that must apply a phase before it ends.
 func (v *view) nodesOfPhaseLocked(id keySetID, phase plan.KeyPhase) []string {
 	if phase == plan.KeysSwitch {
 		if id.service != "" {
@@ -218,7 +224,7 @@ func (v *view) nodesOfPhaseLocked(id keySetID, phase plan.KeyPhase) []string {
 	return slices.DeleteFunc(slices.Compact(out), func(name string) bool { return v.state.Nodes[name] == nil })
 }
 
-// vipsOfKeysLocked are the VIPs that keys are for.
+// vipsOfKeysLocked returns the VIPs that the keys are for.
 func (v *view) vipsOfKeysLocked(id keySetID) []place.Key {
 	if id.service == "" {
 		return []place.Key{id.vip}
@@ -230,21 +236,24 @@ func (v *view) vipsOfKeysLocked(id keySetID) []place.Key {
 	return out
 }
 
-// muxNamesLocked are all muxes, ordered.
+// muxNamesLocked returns the names of all muxes, sorted.
 func (v *view) muxNamesLocked() []string {
 	return slices.Sorted(maps.Keys(v.muxes))
 }
 
-// acks are the revisions that nodes obey, as far as the leader knows: a node that is away obeys what it did.
+// acks caches the revisions that nodes have applied, as reported to the leader. A disconnected node
+// keeps its last applied revision.
 type acks struct {
 	m     *Manager
 	known map[string]int64
 }
 
-// newAcksLocked asks while the view is locked: sessions were told of all that it has.
+// newAcksLocked returns an empty cache. The view must be locked, because then sessions have been
+// notified of all changes in it.
 func (m *Manager) newAcksLocked() acks { return acks{m, map[string]int64{}} }
 
-// of is the revision that a node obeys: the view's own when nothing since concerned it.
+// of returns the revision that a node has applied. It is the view's revision if no later change
+// concerned the node.
 func (a acks) of(name string) int64 {
 	if rev, ok := a.known[name]; ok {
 		return rev
@@ -261,9 +270,11 @@ func (a acks) of(name string) int64 {
 	return rev
 }
 
-// missingLocked are the nodes that the present phase, of a revision, waits for, ordered: those that it is about and that do not obey it. Beside
-// the muxes that serve a VIP these are such that may still do so, by an older plan: they do not obey the present one, and did not say that
-// they do not have it. While there is one key and no host has it, muxes that are away do not count: a plan of theirs with cookies has it, too.
+// missingLocked returns the sorted names of the nodes that the present phase, begun at revision,
+// waits for: nodes that it concerns and that have not applied it. In addition to the muxes that
+// serve a VIP these are muxes that may still do so by an older plan: they have not applied the
+// present one, and have not reported that they lack the VIP. While there is one key and no host has
+// it, disconnected muxes do not count, because any plan of theirs with cookies has the key.
 func (a acks) missingLocked(id keySetID, set *plan.KeySet, revision int64) (out []string) {
 	v := a.m.view
 	about := v.nodesOfPhaseLocked(id, set.Phase)
@@ -285,7 +296,8 @@ func (a acks) missingLocked(id keySetID, set *plan.KeySet, revision int64) (out 
 	return out
 }
 
-// mayServe tells whether a mux may have one of the VIPs by the plan that it obeys: unless it left, and its last words do not have it.
+// mayServe reports whether a mux may have one of the VIPs in the plan that it applied. It returns
+// false only if the mux left and its last report has none of them.
 func (a acks) mayServe(name string, vips []place.Key) bool {
 	said := a.m.reports.newest([]string{name})[0]
 	if !said.reported || said.status.GetConnected() {
@@ -329,7 +341,7 @@ func (m *Manager) storeKeySteps(ctx context.Context, base *snapshot, steps []key
 	return nil
 }
 
-// tellKeyStep notes the events of a step that was stored.
+// tellKeyStep records the events of a stored step.
 func (m *Manager) tellKeyStep(s *keyStep, revision int64) {
 	newest := s.next.Keys[len(s.next.Keys)-1].Epoch
 	switch {
@@ -341,7 +353,7 @@ func (m *Manager) tellKeyStep(s *keyStep, revision int64) {
 	}
 }
 
-// words are how messages call keys.
+// words returns the name of the keys in messages.
 func (id keySetID) words() string {
 	if id.purpose() == plan.KeysOfCIDs {
 		return "connection ids of " + id.service
@@ -349,7 +361,7 @@ func (id keySetID) words() string {
 	return "cookies of " + id.scope()
 }
 
-// keyEvent notes an event of the service that has the keys.
+// keyEvent records an event of the service that has the keys.
 func (m *Manager) keyEvent(id keySetID, reason string, revision int64, format string, args ...any) {
 	m.view.mu.RLock()
 	svc := m.view.serviceOfLocked(id)
@@ -362,7 +374,7 @@ func (m *Manager) keyEvent(id keySetID, reason string, revision int64, format st
 	})
 }
 
-// tellWaiting notes once that a phase waits for nodes for long.
+// tellWaiting records an event, once per phase, if a phase has waited long for nodes.
 func (k *keyDuty) tellWaiting(id keySetID, w waitingKeys, now time.Time) {
 	if k.waited[id] == w.mod || now.Sub(w.set.Since) < keysPatience {
 		return
@@ -371,7 +383,7 @@ func (k *keyDuty) tellWaiting(id keySetID, w waitingKeys, now time.Time) {
 	k.m.keyEvent(id, reasonKeysWaiting, w.mod, "%s: phase %s of epoch %d waits for %s", id.words(), w.set.Phase, w.set.Keys[len(w.set.Keys)-1].Epoch, fewNames(w.nodes))
 }
 
-// fewNames are the first of names in a sentence.
+// fewNames returns the first names as part of a sentence.
 func fewNames(names []string) string {
 	const few = 5
 	if more := len(names) - few; more > 0 {

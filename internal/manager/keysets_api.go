@@ -18,7 +18,7 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// maxWaitsFor is how many nodes ListKeys names for one set of keys.
+// maxWaitsFor is the maximum number of nodes that ListKeys names for one key set.
 const maxWaitsFor = 100
 
 // RotateKeys implements the API.
@@ -36,7 +36,7 @@ func (a api) RotateKeys(ctx context.Context, req *connect.Request[apiv1.RotateKe
 	return connect.NewResponse(out), nil
 }
 
-// rotateKeys begins rotations. It computes them again while others write.
+// rotateKeys begins rotations. It computes them again after a concurrent write.
 func (m *Manager) rotateKeys(ctx context.Context, req *apiv1.RotateKeysRequest) (*apiv1.RotateKeysResponse, error) {
 	for range maxAttempts {
 		out, err := m.tryRotateKeys(ctx, req)
@@ -105,7 +105,8 @@ func (m *Manager) tryRotateKeys(ctx context.Context, req *apiv1.RotateKeysReques
 	return out, nil
 }
 
-// rotations are what a request begins, and, with all, what must wait.
+// rotations returns the steps that a request begins. With all, it also returns the keys that must
+// wait.
 func (m *Manager) rotations(req *apiv1.RotateKeysRequest, by identity) (steps []keyStep, waiting []*apiv1.KeySet, err error) {
 	now := m.o.Clock.Now().Round(0).UTC()
 	m.view.mu.RLock()
@@ -138,7 +139,8 @@ func (m *Manager) rotations(req *apiv1.RotateKeysRequest, by identity) (steps []
 	return steps, waiting, nil
 }
 
-// keysAskedLocked are the keys of scopes, or all, that the caller may know and that fit, ordered.
+// keysAskedLocked returns the keys of scopes, or all keys, that the caller may see and that fits
+// accepts, sorted.
 func (v *view) keysAskedLocked(scopes []string, by identity, fits func(keySetID) bool) ([]keySetID, error) {
 	mine := func(svc *lb.Service) bool {
 		return svc != nil && (by.role != pki.RoleTenant || svc.Tenant == by.tenant)
@@ -191,7 +193,7 @@ func (v *view) keysAskedLocked(scopes []string, by identity, fits func(keySetID)
 	return out, nil
 }
 
-// serviceNameLocked is the name of the service that has keys; empty when nobody does.
+// serviceNameLocked returns the name of the service that has the keys, or "".
 func (v *view) serviceNameLocked(id keySetID) string {
 	if svc := v.serviceOfLocked(id); svc != nil {
 		return svc.Name
@@ -212,14 +214,15 @@ func (a api) ListKeys(ctx context.Context, req *connect.Request[apiv1.ListKeysRe
 	for _, id := range ids {
 		k := m.keysLocked(id, acks)
 		if by.role == pki.RoleTenant {
-			k.WaitsFor = nil // nodes are the operator's
+			k.WaitsFor = nil // nodes belong to the operator
 		}
 		out.Keys = append(out.Keys, k)
 	}
 	return connect.NewResponse(out), nil
 }
 
-// keyCounts sums the keys that are needed, by purpose and phase; of phases that no keys are in there is an entry, too.
+// keyCounts returns the number of needed keys by purpose and phase. Phases without keys have an
+// entry, too.
 func (m *Manager) keyCounts() []*apiv1.KeyCount {
 	m.view.mu.RLock()
 	defer m.view.mu.RUnlock()
@@ -249,7 +252,7 @@ func (m *Manager) keyCounts() []*apiv1.KeyCount {
 	return out
 }
 
-// keysLocked is what is told of keys.
+// keysLocked returns the API message for keys.
 func (m *Manager) keysLocked(id keySetID, acks acks) *apiv1.KeySet {
 	set, mod := m.view.keySetLocked(id)
 	out := &apiv1.KeySet{

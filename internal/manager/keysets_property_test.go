@@ -21,7 +21,8 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// keyWorld is a leader with nodes that hear of plans late, obey them later, go away and come back.
+// keyWorld is a leader with nodes that receive plans late, apply them later, disconnect and
+// reconnect.
 type keyWorld struct {
 	rt   *rapid.T
 	m    *Manager
@@ -31,18 +32,19 @@ type keyWorld struct {
 	node map[string]*keyNode
 }
 
-// keyNode is a node: what it was sent and does not obey yet, and the plan that it obeys.
+// keyNode is a node: the updates that it received and has not applied yet, and the plan that it
+// applied.
 type keyNode struct {
-	s     *session // nil while it is away
+	s     *session // nil while it is disconnected
 	items map[string]*apiv1.PlanItem
 	inbox []*apiv1.PlanUpdate
 	obeys plan.Plan
-	// revision and has are those of what it obeys: has comes back as items with the next stream.
+	// revision and has describe the applied plan. has returns as items with the next stream.
 	revision int64
 	has      map[string]*apiv1.PlanItem
 }
 
-// worldClock stands still but for the world's own steps.
+// worldClock advances only by the world's own steps.
 type worldClock struct {
 	clock.System
 	w *keyWorld
@@ -71,7 +73,7 @@ func newKeyWorld(rt *rapid.T) *keyWorld {
 	return w
 }
 
-// lead begins a term of another manager, which has the store and knows nothing of nodes.
+// lead begins a term of another manager, which has the store and no state of nodes.
 func (w *keyWorld) lead() {
 	s := testSecrets(w.rt)
 	w.m = &Manager{
@@ -90,7 +92,7 @@ func (w *keyWorld) lead() {
 	}
 }
 
-// commit stores and folds.
+// commit stores and folds ops.
 func (w *keyWorld) commit(ops []store.Op) {
 	w.rev++
 	b := store.Batch{Revision: w.rev}
@@ -106,7 +108,8 @@ func (w *keyWorld) commit(ops []store.Op) {
 	}
 }
 
-// objects are two services: of each endpoint it is drawn what its packets carry. Backends stay.
+// objects returns two services. It draws the affinity and the protocol of each endpoint. Backends
+// stay.
 func (w *keyWorld) objects() []lb.Object {
 	network := &lb.Network{Name: "main", VIPs: []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}, Underlay: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}
 	out := []lb.Object{network}
@@ -153,7 +156,8 @@ func (w *keyWorld) apply(objects []lb.Object) {
 	}
 }
 
-// place puts VIPs on random muxes; a mux leaves only when it obeys that others came, which is what placement sees to.
+// place assigns VIPs to random muxes. A previous mux either stays as leaving or is removed
+// immediately.
 func (w *keyWorld) place() {
 	muxes := keyNodes[:3]
 	for _, vip := range slices.SortedFunc(maps.Keys(w.m.view.state.Places), comparePlaces) {
@@ -178,7 +182,7 @@ func (w *keyWorld) place() {
 	}
 }
 
-// duty takes the steps of keys.
+// duty stores the due steps of keys.
 func (w *keyWorld) duty() (waits bool) {
 	steps, waiting := w.m.keySteps(w.now)
 	var ops []store.Op
@@ -216,7 +220,7 @@ func (w *keyWorld) rotate() {
 	}
 }
 
-// connect opens a stream of a node: it has what it obeys.
+// connect opens a stream of a node that has its applied plan.
 func (w *keyWorld) connect(name string) {
 	n := w.node[name]
 	w.leave(name)
@@ -239,7 +243,7 @@ func (w *keyWorld) leave(name string) {
 	n.s, n.inbox = nil, nil
 }
 
-// send puts what there is for a node on its way.
+// send queues the pending updates for a node.
 func (w *keyWorld) send(name string) {
 	if n := w.node[name]; n.s != nil {
 		ups, _ := n.s.updates(w.m.view, nil)
@@ -247,7 +251,7 @@ func (w *keyWorld) send(name string) {
 	}
 }
 
-// obey has a node obey the oldest update that it got.
+// obey applies the oldest update in a node's inbox.
 func (w *keyWorld) obey(name string) {
 	n := w.node[name]
 	if n.s == nil || len(n.inbox) == 0 {
@@ -271,7 +275,7 @@ func (w *keyWorld) obey(name string) {
 	n.obeys, n.revision = p, up.GetRevision()
 }
 
-// say has a node report what it obeys and announces.
+// say sends a node's report of its applied plan and its announcements.
 func (w *keyWorld) say(name string) {
 	n := w.node[name]
 	if n.s == nil {
@@ -290,7 +294,8 @@ func (w *keyWorld) say(name string) {
 	w.m.reports.report(n.s, status, w.now)
 }
 
-// settle takes the steps of keys, and has all nodes but one obey all there is and say so. It tells whether there was something to do.
+// settle stores the due steps of keys, and lets all nodes except one apply and acknowledge every
+// update. It reports whether there were steps or waiting phases.
 func (w *keyWorld) settle(but string) (waits bool) {
 	waits = w.duty()
 	for _, name := range keyNodes {
@@ -310,7 +315,8 @@ func (w *keyWorld) settle(but string) (waits bool) {
 	return waits
 }
 
-// check: each mux that serves a VIP with cookies reads what each host of it may stamp, and reads it with the same bytes.
+// check fails unless each mux that serves a VIP with cookies has every key that a host may stamp
+// with, with the same bytes.
 func (w *keyWorld) check() {
 	for host, h := range w.node {
 		for _, keys := range h.obeys.Cookies {
@@ -339,8 +345,9 @@ func (w *keyWorld) check() {
 	}
 }
 
-// TestMuxesReadWhatHostsStamp: under random rotations, changes of services and places, nodes that are slow, away or come back, and changes of
-// leader, at every moment each mux that serves a VIP has the key that any host stamps for it with. Once nodes are quick, all keys come to rest.
+// TestMuxesReadWhatHostsStamp: under random rotations, changes of services and places, nodes that
+// are slow, disconnect or reconnect, and changes of leader, each mux that serves a VIP always has
+// the key that any host stamps with. Once nodes are quick, all keys become steady.
 func TestMuxesReadWhatHostsStamp(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := newKeyWorld(rt)

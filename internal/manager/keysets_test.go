@@ -19,7 +19,8 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// carrying is a service whose packets carry their member, at tcp 80 and quic 443, with a backend on each of the hosts.
+// carrying returns a service whose packets carry their member, at tcp 80 and quic 443, with a
+// backend on each of the hosts.
 func carrying(hosts ...int) *lb.Service {
 	s := web(hosts...)
 	s.Endpoints = append(s.Endpoints, lb.Endpoint{Protocol: lb.UDP, QUIC: &lb.QUIC{}, Port: 443, Backends: slices.Clone(s.Endpoints[0].Backends)})
@@ -67,7 +68,7 @@ func (r *rig) rotate(c shuntv1connect.ManagerClient, scopes ...string) (*apiv1.R
 	return res.Msg, nil
 }
 
-// liveEpochs are those of the keys of the one VIP that a plan has, the one in use first.
+// liveEpochs returns the epochs of the keys of the only VIP in a plan, the one in use first.
 func liveEpochs(p plan.Plan) (out []uint32) {
 	if len(p.Cookies) != 1 {
 		return nil
@@ -83,8 +84,9 @@ func has(epochs ...uint32) func(plan.Plan) bool {
 	return func(p plan.Plan) bool { return slices.Equal(liveEpochs(p), epochs) }
 }
 
-// TestKeysAreRotated: a mux that obeys nothing holds a rotation up, across a change of leader, and is told to whoever asks; no host has the
-// new key then. Once it obeys, hosts stamp with the new key, and the former rests.
+// TestKeysAreRotated: a mux that applies nothing delays a rotation, across a change of leader, and
+// ListKeys names it. No host has the new key then. Once the mux applies it, hosts stamp with the
+// new key, and the previous key is in its overlap.
 func TestKeysAreRotated(t *testing.T) {
 	r := newRig(t, store.NewMemory())
 	r.apply(network(), hostNode(1), muxNode(1), muxNode(2), carrying(1))
@@ -149,7 +151,8 @@ func TestKeysAreRotated(t *testing.T) {
 	}
 }
 
-// TestKeysAreRotatedByAge: with a lifetime of no time keys follow each other without end, and muxes have what the host stamps with.
+// TestKeysAreRotatedByAge: with a lifetime of 1 ns keys follow each other without end, and muxes
+// have the keys that the host stamps with.
 func TestKeysAreRotatedByAge(t *testing.T) {
 	r := newRigOf(t, rig{keyRest: time.Nanosecond, keyLifetime: time.Nanosecond})
 	r.apply(network(), hostNode(1), muxNode(1), carrying(1))
@@ -180,8 +183,8 @@ func TestKeysAreRotatedByAge(t *testing.T) {
 	}
 }
 
-// TestKeysFollowTheirService: keys are on nodes as long as an endpoint needs them, the same again when it does again, and others for another
-// service that gets the VIP.
+// TestKeysFollowTheirService: keys are on nodes while an endpoint needs them. The same keys return
+// when it needs them again. Another service that gets the VIP has others.
 func TestKeysFollowTheirService(t *testing.T) {
 	r := newRig(t, store.NewMemory())
 	r.apply(network(), hostNode(1), muxNode(1), carrying(1))
@@ -227,7 +230,7 @@ func TestKeysFollowTheirService(t *testing.T) {
 	}
 }
 
-// TestQUICConfig: servers get what muxes read, and only their tenant does.
+// TestQUICConfig: servers get the keys that muxes read, and only their tenant does.
 func TestQUICConfig(t *testing.T) {
 	r := newRig(t, store.NewMemory())
 	s := carrying(1, 2)
@@ -325,7 +328,8 @@ func TestQUICConfig(t *testing.T) {
 	}
 }
 
-// TestKeysSurviveARestore: a backup has the keys, sealed, and nodes have the same ones after it was restored.
+// TestKeysSurviveARestore: a backup has the keys, sealed, and nodes have the same ones after it was
+// restored.
 func TestKeysSurviveARestore(t *testing.T) {
 	r := newRig(t, store.NewMemory())
 	r.apply(network(), hostNode(1), muxNode(1), carrying(1))

@@ -8,8 +8,9 @@ import (
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 )
 
-// latch names reasons of which an object, or an endpoint of it, has one at a time: an event that only repeats the last
-// one of its latch is dropped, so that a new leader does not tell what everybody knows.
+// latch names reasons that exclude each other: an object, or an endpoint of it, has one at a time.
+// An event that repeats the last one of its latch is dropped, so that a new leader does not report
+// known conditions again.
 type latch string
 
 const (
@@ -20,26 +21,27 @@ const (
 	latchPlan     latch = "plan"
 	latchPace     latch = "pace"
 	latchPresence latch = "presence"
-	// latchAgents is of machines without a host agent, by host address.
+	// latchAgents is for machines without a host agent, by host address.
 	latchAgents latch = "agents"
-	// latchSuspicion is of muxes that suspect themselves.
+	// latchSuspicion is for muxes that consider themselves isolated.
 	latchSuspicion latch = "suspicion"
-	// latchPaths is of muxes that do not reach hosts, latchConfirm of those that hosts never answered.
+	// latchPaths is for muxes that do not reach hosts, latchConfirm for muxes that hosts never
+	// answered.
 	latchPaths   latch = "paths"
 	latchConfirm latch = "confirm"
-	// latchAnswers is of hosts whose servers' answers do not leave by the uplink.
+	// latchAnswers is for hosts whose servers' replies do not leave by the uplink.
 	latchAnswers latch = "answers"
-	// latchSession is of BGP sessions of muxes, by the router's address.
+	// latchSession is for BGP sessions of muxes, by the router's address.
 	latchSession latch = "session"
-	// latchSpeaker is of muxes whose BGP speaker runs another build than the agent.
+	// latchSpeaker is for muxes whose BGP speaker runs another build than the agent.
 	latchSpeaker latch = "speaker"
-	// latchWithheld is of services' VIPs that nodes withhold, by node.
+	// latchWithheld is for services' VIPs that nodes withhold, by node.
 	latchWithheld latch = "withheld"
-	// latchHunger is of nodes that lack what checks need.
+	// latchHunger is for nodes without the resources for checks.
 	latchHunger latch = "hunger"
-	// latchCrowd is of nodes whose tables have no room for checks by packets.
+	// latchCrowd is for nodes whose tables have no room for checks by packets.
 	latchCrowd latch = "crowd"
-	// latchMTU is of nodes whose links are smaller than their Network says.
+	// latchMTU is for nodes with links below the MTU of their Network.
 	latchMTU latch = "mtu"
 )
 
@@ -49,31 +51,31 @@ type slotKey struct {
 	part  string
 }
 
-// tidings are what an event said, and when.
+// tidings holds the reason, the message and the time of an event.
 type tidings struct {
 	reason, message string
 	at              time.Time
 }
 
-// objectKey names what events are about: an object, or a manager.
+// objectKey names the subject of events: an object, or a manager.
 type objectKey struct{ kind, name string }
 
-// told are the last tidings of each latch of each object.
+// told holds the last tidings of each latch of each object.
 type told map[objectKey]map[slotKey]tidings
 
-// of is empty for a latch of which nothing was told.
+// of returns the last tidings of a latch, or empty tidings if it had no event.
 func (t told) of(kind, name string, l latch, part string) tidings {
 	return t[objectKey{kind, name}][slotKey{l, part}]
 }
 
-// note keeps what an event says of its object. What is deleted has no latches.
+// note stores the tidings of an event. Deleted objects have no latches.
 func (t told) note(e *apiv1.Event) {
 	key := objectKey{e.GetKind(), e.GetName()}
 	if e.GetReason() == reasonDeleted {
 		delete(t, key)
 	}
 	if e.GetReason() == reasonRestored {
-		t.forgetManagers() // those of the cluster that the backup was made of
+		t.forgetManagers() // managers of the cluster that the backup was made of
 	}
 	r := reasonsByName[e.GetReason()]
 	if r == nil || r.latch == "" {
@@ -90,7 +92,7 @@ func (t told) note(e *apiv1.Event) {
 	t[key][slotKey{r.latch, part}] = said
 }
 
-// forgetManagers drops who was up.
+// forgetManagers removes the presence of all managers.
 func (t told) forgetManagers() {
 	for key, slots := range t {
 		if key.kind == kindManager {
@@ -99,7 +101,7 @@ func (t told) forgetManagers() {
 	}
 }
 
-// parts are the parts of objects whose last event of a latch has a reason.
+// parts returns the parts of objects whose last event of a latch has the given reason.
 func (t told) parts(l latch, reason string) (out []objectPart) {
 	for object, of := range t {
 		for slot, said := range of {
@@ -125,8 +127,8 @@ func (t told) clone() told {
 	return out
 }
 
-// partOf is the endpoint, the host, the router address or the node that an event is about: its message begins with it, a colon and a space. Other latches
-// are of the whole object.
+// partOf returns the endpoint, the host, the router address or the node that an event concerns. Its
+// message begins with that part, a colon and a space. Other latches are for the whole object.
 func partOf(l latch, message string) string {
 	switch l {
 	case latchHealth, latchService, latchBackups, latchAgents, latchSession, latchWithheld:

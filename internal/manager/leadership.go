@@ -13,20 +13,20 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// errForeignCA: the data directory belongs to another store.
+// errForeignCA reports that the data directory belongs to another store.
 var errForeignCA = errors.New("the store belongs to another CA than pki/ca.crt of the data directory: join this manager with a token of role manager, or restore the directory from a backup")
 
-// leaderKey is what the view knows of leadership.
+// leaderKey is the leadership state in the view.
 type leaderKey struct {
-	// mod is the revision of the leader key; 0 while nobody leads.
+	// mod is the revision of the leader key; 0 without a leader.
 	mod int64
-	// name and address (host:port) are those of the leader; empty while nobody leads.
+	// name and address (host:port) are those of the leader; empty without a leader.
 	name, address string
 	// epoch is the last one.
 	epoch int64
 }
 
-// leadership tells who leads by the view.
+// leadership returns the leadership state of the view.
 func (v *view) leadership() leaderKey {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
@@ -35,7 +35,8 @@ func (v *view) leadership() leaderKey {
 	return l
 }
 
-// foldLeaderLocked takes in the leader key. Plans keep the last epoch while nobody leads.
+// foldLeaderLocked applies a change of the leader key. Plans keep the last epoch while there is no
+// leader.
 func (v *view) foldLeaderLocked(ev store.Event, c *change) error {
 	if ev.Deleted {
 		v.leader = leaderKey{}
@@ -50,7 +51,7 @@ func (v *view) foldLeaderLocked(ev store.Event, c *change) error {
 	return nil
 }
 
-// foldEpochLocked takes in the last epoch.
+// foldEpochLocked applies a change of the last epoch.
 func (v *view) foldEpochLocked(ev store.Event, c *change) error {
 	if ev.Deleted {
 		return errors.New("the epoch was deleted")
@@ -64,7 +65,7 @@ func (v *view) foldEpochLocked(ev store.Event, c *change) error {
 	return nil
 }
 
-// foldRestoredLocked takes in the epoch that the state was restored with.
+// foldRestoredLocked applies a change of the epoch that the state was restored with.
 func (v *view) foldRestoredLocked(ev store.Event) error {
 	if ev.Deleted {
 		return errors.New("the epoch of the restored state was deleted")
@@ -74,7 +75,7 @@ func (v *view) foldRestoredLocked(ev store.Event) error {
 	return err
 }
 
-// restoredEpoch is the epoch that the state was restored with; 0 when it never was.
+// restoredEpoch returns the epoch that the state was restored with; 0 if it never was.
 func (v *view) restoredEpoch() int64 {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
@@ -87,7 +88,7 @@ func (v *view) reachLocked(epoch int64, c *change) {
 	}
 }
 
-// foldCALocked refuses a store that belongs to another CA.
+// foldCALocked returns an error if the store belongs to another CA.
 func (v *view) foldCALocked(ev store.Event) error {
 	block, _ := pem.Decode(ev.KV.Value)
 	if ev.Deleted || block == nil {
@@ -101,7 +102,8 @@ func (v *view) foldCALocked(ev store.Event) error {
 	return errForeignCA
 }
 
-// until blocks until the condition holds, which is asked after every fold with the view locked.
+// until blocks until the condition holds. It checks the condition after every fold, with the view
+// locked.
 func (v *view) until(ctx context.Context, holds func() bool) error {
 	for {
 		v.mu.RLock()

@@ -21,8 +21,8 @@ var (
 	errNoTenant           = connect.NewError(connect.CodePermissionDenied, errors.New("the tenant was deleted"))
 )
 
-// leash ends a call with what it was made with: a stream does not outlive the token or certificate, a node's and a manager's too, that
-// opened it, nor its tenant.
+// leash ends a call when its credential or its tenant ends. A stream does not outlive the token or
+// certificate that opened it, which includes the certificates of nodes and managers.
 type leash struct {
 	identity
 	view   *view
@@ -30,15 +30,15 @@ type leash struct {
 	cancel context.CancelCauseFunc
 }
 
-// leash returns the context of a call of the identity.
+// leash returns the context of a call by the identity.
 func (d *door) leash(ctx context.Context, id identity) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	l := &leash{id, d.view, d.clock, cancel}
-	// Of the many streams of nodes no change has to be looked at.
+	// The many streams of nodes need not see any change.
 	if id.access != "" || id.role == pki.RoleTenant || id.isManager() {
 		d.view.subscribe(l)
 	}
-	// What went before the subscription.
+	// Check for changes before the subscription.
 	if id.access != "" && d.view.access(id.access) == nil {
 		l.gone()
 	}
@@ -71,13 +71,14 @@ func (l *leash) note(c change) {
 	if c.managersRevoked && l.isManager() && l.view.revokedLocked(l.cert) {
 		l.cancel(errRevokedCertificate)
 	}
-	// The view is locked, and its maps are as the change left them.
+	// The view is locked, and its maps include the change.
 	if l.role == pki.RoleTenant && slices.Contains(c.objects, ref{lb.KindTenant, l.tenant}) && l.view.state.Tenants[l.tenant] == nil {
 		l.cancel(errNoTenant)
 	}
 }
 
-// gone ends the call because its token or certificate is not stored any more: what has expired is swept away.
+// gone ends the call because its token or certificate is no longer stored. It may have expired,
+// because expired ones are swept.
 func (l *leash) gone() {
 	switch {
 	case !l.clock.Now().Before(l.expires):
@@ -89,7 +90,7 @@ func (l *leash) gone() {
 	}
 }
 
-// isManager reports whether a manager calls on its own account.
+// isManager reports whether a manager calls for itself.
 func (id identity) isManager() bool {
 	return id.cert != nil && id.role == pki.RoleManager && !id.forwarded
 }
@@ -101,7 +102,7 @@ func (l *leash) expired() error {
 	return errExpired
 }
 
-// snapped is why the leash ended a call; nil when it did not.
+// snapped returns the error with which the leash ended a call, or nil.
 func snapped(ctx context.Context) error {
 	cause := context.Cause(ctx)
 	for _, end := range []*connect.Error{errRevoked, errExpired, errRevokedCertificate, errExpiredCertificate, errNoTenant} {

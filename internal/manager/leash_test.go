@@ -15,13 +15,14 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// TestStreamsOfNodesEndWithTheirCertificate: so do those of managers, and their connections take no call any more; a new certificate
-// gets in by a new connection of the same client.
+// TestStreamsOfNodesEndWithTheirCertificate: streams of nodes and managers end with their
+// certificate, and their connections accept no further calls. A new certificate is accepted on a
+// new connection of the same client.
 func TestStreamsOfNodesEndWithTheirCertificate(t *testing.T) {
 	at := clock.NewFake(time.Now())
 	r := newRigAt(t, store.NewMemory(), at)
 	r.apply(network(), muxNode(1))
-	present := r.as(r.ca(), "mux1", "mux") // for an hour
+	present := r.as(r.ca(), "mux1", "mux") // valid for an hour
 	cfg := present.Clone()
 	cfg.Certificates = nil
 	cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &present.Certificates[0], nil }
@@ -31,7 +32,8 @@ func TestStreamsOfNodesEndWithTheirCertificate(t *testing.T) {
 	sync := func() (*rawStream, error) {
 		s := node.Sync(t.Context())
 		t.Cleanup(func() { s.CloseRequest() })
-		_ = s.Send(&apiv1.NodeReport{Hello: &apiv1.Hello{Name: "mux1", Role: "mux"}}) // Receive tells the cause
+		// Receive returns the cause
+		_ = s.Send(&apiv1.NodeReport{Hello: &apiv1.Hello{Name: "mux1", Role: "mux"}})
 		_, err := s.Receive()
 		return s, err
 	}
@@ -74,7 +76,7 @@ func TestStreamsOfNodesEndWithTheirCertificate(t *testing.T) {
 		t.Fatal(err)
 	}
 	present.Certificates[0] = pair
-	for tries := 0; ; tries++ { // the connection may take a call more until its end is known
+	for tries := 0; ; tries++ { // the connection may accept a call until the client sees its end
 		_, err := sync()
 		if err == nil {
 			break

@@ -2,8 +2,10 @@ package manager
 
 import "net/netip"
 
-// levels are the prefixes that an address belongs to, the narrowest first: an IPv4 address alone; of IPv6 the /64, which one machine may have,
-// the /56 and the /48, which one customer may have. Limits of a source hold for each, so that taking many addresses does not evade them.
+// levels returns the prefixes that an address belongs to, the narrowest first: of IPv4 the address
+// alone; of IPv6 the /64, which one machine may have, and the /56 and the /48, which one customer
+// may have. Limits per source hold for each of them, so that using many addresses does not evade
+// the limits.
 func levels(from string) []netip.Prefix {
 	ap, err := netip.ParseAddrPort(from)
 	if err != nil {
@@ -22,7 +24,7 @@ func levels(from string) []netip.Prefix {
 	return out
 }
 
-// levelFactor is how many times the limit of the narrowest prefix a prefix has.
+// levelFactor returns the factor of a prefix's limit relative to the narrowest prefix.
 func levelFactor(p netip.Prefix) int {
 	switch {
 	case p.Addr().Is6() && p.Bits() <= 48:
@@ -33,7 +35,7 @@ func levelFactor(p netip.Prefix) int {
 	return 1
 }
 
-// widest is the last of levels: what shares with others are counted by.
+// widest returns the last of levels, by which fair shares are counted.
 func widest(from string) netip.Prefix {
 	all := levels(from)
 	return all[len(all)-1]

@@ -13,13 +13,13 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// hostLoads are what hosts say of the load of their members, for muxes. They are in memory only, and nobody takes them back: what is not told
-// again does not count any more.
+// hostLoads holds the load of members as hosts report it, for muxes. It is in memory only. Loads
+// are not withdrawn: they expire unless they are reported again.
 type hostLoads struct {
 	mu    sync.Mutex
 	table *load.Table
 	pace  load.Pace
-	// stirred is closed and replaced when something comes.
+	// stirred is closed and replaced when loads arrive.
 	stirred chan struct{}
 }
 
@@ -27,13 +27,13 @@ func newHostLoads() *hostLoads {
 	return &hostLoads{table: load.NewTable(), stirred: make(chan struct{})}
 }
 
-// Where loads came from; of a leader also the names of followers.
+// Origins of loads. On a leader, names of followers are origins, too.
 const (
 	loadsOwn    = ""  // hosts whose streams end here
-	loadsLeader = "*" // no name of a manager
+	loadsLeader = "*" // not the name of a manager
 )
 
-// put takes in loads.
+// put adds loads to the table.
 func (l *hostLoads) put(members []load.Member, origin string, now time.Time) {
 	if len(members) == 0 {
 		return
@@ -46,21 +46,21 @@ func (l *hostLoads) put(members []load.Member, origin string, now time.Time) {
 	l.stirred = make(chan struct{})
 }
 
-// every is the time between two looks of the fastest host.
+// every returns the report interval of the fastest host.
 func (l *hostLoads) every(now time.Time) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.pace.Every(now)
 }
 
-// next is closed when something comes.
+// next returns the channel that is closed when loads arrive.
 func (l *hostLoads) next() <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.stirred
 }
 
-// told is what is known of a member; nil for nothing.
+// told returns the newest load of a member, or nil.
 func (l *hostLoads) told(k load.Key, now time.Time) *apiv1.MemberLoad {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -71,8 +71,8 @@ func (l *hostLoads) told(k load.Key, now time.Time) *apiv1.MemberLoad {
 	return convert.ToMemberLoad(of, now.Sub(at))
 }
 
-// hearLoad takes in what a host whose stream ends here says of members. What it says of others' is nothing, and so is a report that says
-// what cannot be.
+// hearLoad stores the members' loads in a report of a host whose stream ends here. It ignores
+// members of other hosts and endpoints with invalid loads.
 func (m *Manager) hearLoad(s *session, in *apiv1.LoadReport) {
 	if s.role != lb.RoleHost || s.via != nil {
 		return
@@ -99,7 +99,8 @@ func loadKeyOf(e *apiv1.EndpointLoad) healthKey {
 	return healthKey{e.GetVni(), e.GetVip(), e.GetProtocol(), e.GetPort(), e.GetPortEnd()}
 }
 
-// relayedLoad takes in what another member tells: it looked whose members they are.
+// relayedLoad stores loads that another manager relays. That manager has checked which host they
+// belong to.
 func (m *Manager) relayedLoad(in *apiv1.LoadReport, origin string) {
 	members, err := convert.FromLoadReport(in)
 	if err != nil {
@@ -109,7 +110,8 @@ func (m *Manager) relayedLoad(in *apiv1.LoadReport, origin string) {
 	m.loads.put(members, origin, m.o.Clock.Now())
 }
 
-// loadStatus tells how loaded the members of a service are, or those of all, and which members these are.
+// loadStatus returns the load of the members of a service, or of all services, and the keys of
+// these members.
 func (m *Manager) loadStatus(service string, visible owned) ([]*apiv1.LoadStatus, []load.Key) {
 	if service == "" {
 		return nil, nil

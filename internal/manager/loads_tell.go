@@ -8,31 +8,34 @@ import (
 	"github.com/shuntlb/shunt/internal/convert"
 )
 
-// loadPace is the share of the time between two looks of a host that passes at least between two messages of loads to one listener, so that many hosts come in
-// one: 50 ms where hosts look ten times a second, less where some look more often.
+// loadPace divides the report interval of the fastest host to yield the minimum time between two
+// load messages to one listener, so that many hosts fit in one: 50 ms where hosts report ten times
+// a second, less where some report more often.
 const loadPace = 2
 
-// loadTeller tells one listener of loads. It belongs to the goroutine that sends; a nil one has nothing to tell.
+// loadTeller sends loads to one listener. It belongs to the goroutine that sends. A nil one never
+// sends.
 type loadTeller struct {
 	loads *hostLoads
 	clock clock.Clock
-	// leave says which loads the listener does not get, by where they came from.
+	// leave reports whether the listener must not receive loads of an origin.
 	leave func(origin string) bool
-	// number is that of the last load that was told.
+	// number is that of the last load that was sent.
 	number uint64
 	last   time.Time
-	// One of these is there at a time: news is closed when something comes, due fires when it may be told; ready: it may.
+	// One of these is set at a time: news is closed when loads arrive, due fires when they may be
+	// sent, ready means that they may be sent now.
 	news  <-chan struct{}
 	due   <-chan time.Time
 	ready bool
 }
 
-// teller makes one for a listener that knows nothing.
+// teller returns a loadTeller for a listener that has no loads.
 func (l *hostLoads) teller(c clock.Clock, leave func(origin string) bool) *loadTeller {
 	return &loadTeller{loads: l, clock: c, leave: leave, ready: true}
 }
 
-// fresh makes the listener hear only what comes from now on.
+// fresh skips the present loads: the listener receives only later ones.
 func (t *loadTeller) fresh() *loadTeller {
 	t.loads.mu.Lock()
 	defer t.loads.mu.Unlock()
@@ -40,7 +43,7 @@ func (t *loadTeller) fresh() *loadTeller {
 	return t
 }
 
-// stirs is closed when something came: come is to be called then.
+// stirs returns a channel that is closed when loads arrived. The caller must then call come.
 func (t *loadTeller) stirs() <-chan struct{} {
 	if t == nil {
 		return nil
@@ -48,7 +51,7 @@ func (t *loadTeller) stirs() <-chan struct{} {
 	return t.news
 }
 
-// dues fires when something may be told: rise is to be called then.
+// dues returns a channel that fires when loads may be sent. The caller must then call rise.
 func (t *loadTeller) dues() <-chan time.Time {
 	if t == nil {
 		return nil
@@ -56,16 +59,16 @@ func (t *loadTeller) dues() <-chan time.Time {
 	return t.due
 }
 
-// come notes that something came.
+// come schedules the next message after loads arrived.
 func (t *loadTeller) come() {
 	now := t.clock.Now()
 	t.news, t.due = nil, t.clock.After(t.loads.every(now)/loadPace-now.Sub(t.last))
 }
 
-// rise notes that it may be told.
+// rise marks that loads may be sent.
 func (t *loadTeller) rise() { t.due, t.ready = nil, true }
 
-// take is what is to be told now; nil for nothing.
+// take returns the loads to send now, or nil.
 func (t *loadTeller) take() *apiv1.LoadReport {
 	if t == nil || !t.ready {
 		return nil

@@ -19,8 +19,8 @@ func loadMember(id uint16, connections uint32) load.Member {
 	return load.Member{Key: load.Key{Endpoint: key, Member: id}, Load: load.Load{Connections: connections, Has: load.HasConnections}}
 }
 
-// TestLoadsArePaced: a listener gets everything first, then what came since, in one message a pace, and never what came from itself; one that is fresh gets
-// nothing of before.
+// TestLoadsArePaced: a listener receives all loads first, then newer ones, in one message per pace,
+// and never its own. One that is fresh receives no earlier loads.
 func TestLoadsArePaced(t *testing.T) {
 	fake := clock.NewFake(time.Unix(1000, 0))
 	l := newHostLoads()
@@ -30,7 +30,7 @@ func TestLoadsArePaced(t *testing.T) {
 	all := l.teller(fake, nil)
 	m2 := l.teller(fake, func(origin string) bool { return origin == "m2" })
 	late := l.teller(fake, nil).fresh()
-	// told are the ids and connections that a teller has to tell now.
+	// told returns the ids and connections that a teller sends now.
 	told := func(r *loadTeller) string {
 		t.Helper()
 		members, err := convert.FromLoadReport(r.take())
@@ -90,10 +90,10 @@ func TestLoadsArePaced(t *testing.T) {
 	put("m2", loadMember(2, 22))
 	<-all.stirs()
 	all.come()
-	<-all.dues() // a pace has long passed
+	<-all.dues() // more than a pace has passed
 	all.rise()
 	expect("after a pause", all, "2:22")
-	// A host that looks more often than others makes all hear more often.
+	// A host that reports more often than others shortens the pace for all.
 	fast := loadMember(3, 31)
 	fast.Every = load.MinSample
 	put(loadsOwn, fast)

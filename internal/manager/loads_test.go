@@ -12,7 +12,8 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// loadOf is a report that members of web have so many connections, each one and its id more.
+// loadOf returns a report with the connections of members of web: the given number plus the
+// member's id plus one.
 func loadOf(connections uint32, members ...uint32) *apiv1.LoadReport {
 	e := &apiv1.EndpointLoad{Vip: "203.0.113.10", Protocol: "tcp", Port: 80, Members: members}
 	for _, id := range members {
@@ -21,7 +22,7 @@ func loadOf(connections uint32, members ...uint32) *apiv1.LoadReport {
 	return &apiv1.LoadReport{Endpoints: []*apiv1.EndpointLoad{e}}
 }
 
-// hearsLoads reads a mux's stream until it has these connections of members, and tells what it has of all.
+// hearsLoads reads a mux's stream until the connections of members in have equal those in want.
 func hearsLoads(t *testing.T, mux *rawStream, have, want map[uint32]uint32) {
 	t.Helper()
 	for {
@@ -43,8 +44,9 @@ func hearsLoads(t *testing.T, mux *rawStream, have, want map[uint32]uint32) {
 	}
 }
 
-// TestLoadsReachMuxes: what a host says of its own members, and of no others, reaches muxes that are there and those that come later;
-// a mux that knows nothing of loads gets none. A report that cannot be does no harm.
+// TestLoadsReachMuxes: the load that a host reports of its own members, and of no others, reaches
+// muxes that are connected and those that connect later. A mux that does not support loads gets
+// none. An invalid report does no harm.
 func TestLoadsReachMuxes(t *testing.T) {
 	r := newRig(t, store.NewMemory())
 	r.apply(network(), hostNode(1), hostNode(2), muxNode(1), muxNode(2), muxNode(3), web(1, 2))
@@ -99,7 +101,7 @@ func TestLoadsReachMuxes(t *testing.T) {
 	if len(got) != 2 || got[0].GetConnections() != 10 || got[1].GetConnections() != 31 || got[1].Given != nil || got[1].Cpu != nil {
 		t.Errorf("status %v", got)
 	}
-	// What a mux hears that takes no loads is all but them.
+	// A mux that takes no loads receives everything else.
 	if err := host.Send(&apiv1.NodeReport{Health: &apiv1.HealthReport{Full: true, Endpoints: []*apiv1.EndpointHealth{{Vip: "203.0.113.10", Protocol: "tcp", Port: 80, Dead: []uint32{0}}}}}); err != nil {
 		t.Fatal(err)
 	}
@@ -114,8 +116,8 @@ func TestLoadsReachMuxes(t *testing.T) {
 	}
 }
 
-// TestLoadsReachMuxesOfAllMembers: what a host at one member says again and again, as hosts do, reaches muxes at every member: also under another leader,
-// and when the host has moved.
+// TestLoadsReachMuxesOfAllMembers: loads that a host at one member reports repeatedly, as hosts do,
+// reach muxes at every member, also under another leader, and after the host has moved.
 func TestLoadsReachMuxesOfAllMembers(t *testing.T) {
 	ms := newMembers(t, 3, nil)
 	ms.leader(1).apply(network(), hostNode(1), muxNode(1), muxNode(2), muxNode(3), several(1, 3))
@@ -161,7 +163,8 @@ func TestLoadsReachMuxesOfAllMembers(t *testing.T) {
 	stop()
 }
 
-// TestSharesOfNewConnections: the share of a backend is the mean of what the muxes that answer say; nothing where it is not asked for.
+// TestSharesOfNewConnections: the share of a backend is the mean of the shares that the answering
+// muxes report. It is absent unless requested.
 func TestSharesOfNewConnections(t *testing.T) {
 	r := newRig(t, store.NewMemory())
 	r.apply(network(), muxNode(1), muxNode(2), muxNode(3), hostNode(1), hostNode(2))

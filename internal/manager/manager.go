@@ -1,12 +1,15 @@
-// Package manager is the part that people and nodes talk to: it validates and stores objects, computes every node's
-// plan and streams it.
+// Package manager implements the manager, which serves users and nodes: it validates and stores
+// objects, computes every node's plan and streams it.
 //
-// A Manager is a member: it follows the store in a view, and serves reads and node streams from it. At most one member
-// leads, in a term; what only the leader does asks Manager.lead for it.
+// A Manager is a member: it follows the store in a view, and serves reads and node streams from it.
+// At most one member leads, in a term. Code that only the leader may run gets the term from
+// Manager.lead.
 //
-// Lock order: term.writing, view.mu, sessions.mu, session.mu, keeper.mu or placement.mu; those of Manager, snatKnown, reports,
-// opinions, followers (before one follower's) and hostProgress are taken last. verdicts.telling comes before those of sessions
-// and followers, and snatPast.mu before that of its duty. Those of outbox, intake, budget and writing, and verdicts.mu, are held with none taken after them.
+// Lock order: term.writing, view.mu, sessions.mu, session.mu, keeper.mu or placement.mu. The locks
+// of Manager, snatKnown, reports, opinions, followers (before one follower's) and hostProgress are
+// acquired last. verdicts.telling is acquired before those of sessions and followers, and
+// snatPast.mu before that of its duty. No lock is acquired while those of outbox, intake, budget
+// and the type writing, or verdicts.mu, are held.
 package manager
 
 import (
@@ -30,58 +33,64 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// Options say how a manager runs. Dir, Store and Name are required.
+// Options configures a manager. Dir, Store and Name are required.
 type Options struct {
 	Dir   *DataDir
 	Store store.Store
-	// Cluster is the store's membership; nil: the store of this manager takes no members.
+	// Cluster is the store's membership; nil: the store of this manager accepts no members.
 	Cluster store.Cluster
-	// Name of this manager, unique among the members: in logs and in the leader key.
+	// Name of this manager, unique among the members. Logs and the leader key contain it.
 	Name string
-	// Listen and Advertise are addresses (host:port) of the API: to know which names certificates need, and where other
-	// members reach this one.
+	// Listen and Advertise are addresses (host:port) of the API. They determine the names in
+	// certificates, and the address at which other members reach this one.
 	Listen, Advertise string
-	// Peer is the address (host:port) of this manager's part of the store; empty when it has none that listens.
+	// Peer is the address (host:port) of this manager's part of the store; empty if it has none
+	// that listens.
 	Peer string
 	// Version and Commit of the program.
 	Version, Commit string
 	Clock           clock.Clock
 	Log             *slog.Logger
-	// OIDC verifies bearer tokens that are not of this cluster; nil refuses them. Its Run is the caller's to start.
+	// OIDC verifies bearer tokens of other issuers than this cluster; nil refuses them. The caller
+	// must start its Run.
 	OIDC *oidc.Verifier
 	// Interceptors see every call of the API.
 	Interceptors []connect.Interceptor
-	// RingSize chooses ring sizes; nil is ring.SizeCode.
+	// RingSize chooses ring sizes; nil: ring.SizeCode.
 	RingSize plan.SizeCode
-	// DownAfter is how long every mux must call a member dead until rings are made without it; 0 is DefaultDownAfter,
-	// less than that never.
+	// DownAfter is how long every mux must report a member dead before it is removed from rings. 0:
+	// DefaultDownAfter; negative: never.
 	DownAfter time.Duration
-	// TraceTimeout bounds a node's answer; 0 is DefaultTraceTimeout.
+	// TraceTimeout bounds a node's response; 0: DefaultTraceTimeout.
 	TraceTimeout time.Duration
-	// AuditKeep is how long the audit log is kept; 0 is DefaultAuditKeep.
+	// AuditKeep is the retention time of the audit log; 0: DefaultAuditKeep.
 	AuditKeep time.Duration
-	// NodeTimeout is how long a node may leave what it is sent unread until its stream is ended; 0 is DefaultNodeTimeout,
-	// less than that never.
+	// NodeTimeout is how long a node may leave sent data unread before its stream is ended. 0:
+	// DefaultNodeTimeout; negative: never.
 	NodeTimeout time.Duration
-	// ReplaceAfter is how long a mux must be away until others get its VIPs; 0 is DefaultReplaceAfter, less than that
-	// never.
+	// ReplaceAfter is how long a mux must be disconnected before others get its VIPs. 0:
+	// DefaultReplaceAfter; negative: never.
 	ReplaceAfter time.Duration
-	// KeyLifetime and CIDKeyLifetime are after how long keys of cookies, and of QUIC connection ids, are rotated; 0 is
-	// DefaultKeyLifetime, and for connection ids never, as less than that is for both.
+	// KeyLifetime and CIDKeyLifetime are the ages at which keys of cookies and of QUIC connection
+	// ids are rotated. 0: DefaultKeyLifetime for cookies, never for connection ids. Negative:
+	// never.
 	KeyLifetime, CIDKeyLifetime time.Duration
-	// KeyRest is how long the key before is read after a rotation; 0 is DefaultKeyRest.
+	// KeyRest is how long the previous key is read after a rotation; 0: DefaultKeyRest.
 	KeyRest time.Duration
-	// SNATLeased, if not nil, is called with how long every lease of ranges took. It must not block.
+	// SNATLeased, if not nil, is called with the durations of every lease of ranges. It must not
+	// block.
 	SNATLeased func(SNATLease)
-	// Schema is the newest schema of the store that this manager works with; 0 is Schema. A later one, whose content is that of
-	// Schema, is for tests of upgrades.
+	// Schema is the newest schema of the store that this manager supports; 0: Schema. A later one,
+	// with the content of Schema, is for tests of upgrades.
 	Schema int64
-	// keepNothing leaves the steps of endpoints, places, and the writing of events and audit entries, to a test.
+	// keepNothing lets a test do the work of the keeper and the placement, and write events and
+	// audit entries.
 	keepNothing bool
 }
 
-// DefaultDownAfter is short beside how long the fallback chain's 1.5 % on the busiest backend matters, and long beside
-// a restart of a server: a ring that changes moves flows.
+// DefaultDownAfter is short relative to the time for which the fallback chain's 1.5 % on the
+// busiest backend matters, and longer than a restart of a server, because a ring change moves
+// flows.
 const DefaultDownAfter = 30 * time.Second
 
 // DefaultTraceTimeout is how long Trace waits for a node.
@@ -92,53 +101,55 @@ type Manager struct {
 	o       Options
 	secrets *secrets
 	view    *view
-	// FirstStart tells whether this start made the administrator's configuration.
+	// FirstStart reports whether this start wrote the administrator's configuration.
 	FirstStart bool
 
-	// crowdedAt is when crowdedOut logged last, nanoseconds since 1970.
+	// crowdedAt is the time of the last log message of crowdedOut, in nanoseconds since 1970.
 	crowdedAt atomic.Int64
 
 	reports  *reports
 	opinions *opinions
 	sessions *sessions
-	// rewoundEpoch is the epoch within which the state went back, or 0: see rewound.
+	// rewoundEpoch is the epoch within which the state went back to an older copy, or 0; see
+	// rewound.
 	rewoundEpoch atomic.Int64
 	verdicts     *verdicts
 	loads        *hostLoads
 	intake       *intake
-	// budget bounds the snapshots that are being sent.
+	// budget bounds the snapshots in transmission.
 	budget *budget
 	hosts  *hostProgress
-	// outbox is what the leader hears from here while another member leads; followers are those that this one hears.
+	// outbox holds the reports for the leader while another member leads. followers are the members
+	// that report to this one.
 	outbox    *outbox
 	askers    *askers
 	followers *followers
 	barriers  barriers
 	cert      *managerCert
-	// transport reaches other members.
+	// transport connects to other members.
 	transport *http.Transport
 	events    *eventLog
 	auditLog  *auditLog
-	// healthEvents tells what health does to endpoints while this member leads.
+	// healthEvents records the effects of health on endpoints while this member leads.
 	healthEvents *healthEvents
-	// pageNumber makes keys of journals in this term differ.
+	// pageNumber makes the keys of journal pages in this term unique.
 	pageNumber atomic.Uint64
-	// backingUp has an element while a backup is made.
+	// backingUp holds an element while a backup runs.
 	backingUp chan struct{}
-	// placing is what the leader knows of VIPs that it cannot place; nil while this member does not lead.
+	// placing holds the VIPs that the leader cannot place; nil while this member does not lead.
 	placing atomic.Pointer[placing]
 	// snat leases ports while this member leads; nil while it does not.
 	snat atomic.Pointer[snatDuty]
-	// snatPast are the counts of terms that are over.
+	// snatPast holds the counters of terms that are over.
 	snatPast snatPast
-	// snatAcks are what muxes acknowledged of leases, for the desk of the next term.
+	// snatAcks holds the muxes' acknowledgements of leases, for the allocator of the next term.
 	snatAcks snatAcks
-	// snatKnown is what the leader said last of how far leases are.
+	// snatKnown is the leader's last report of the progress of leases.
 	snatKnown snatKnown
 
-	// lease is the one of this member's registration; 0 before the first.
+	// lease is that of this member's registration; 0 before the first.
 	lease atomic.Int64
-	// caMu makes steps of a replacement of the CA follow each other.
+	// caMu serializes the steps of a replacement of the CA.
 	caMu sync.Mutex
 
 	mu sync.Mutex
@@ -150,7 +161,8 @@ type Manager struct {
 	workers sync.WaitGroup
 }
 
-// Open loads the state and follows it until Close. It returns when it is known who leads, or that nobody can.
+// Open loads the state and follows it until Close. It returns when the leader is known, or known to
+// be impossible.
 func Open(ctx context.Context, o Options) (*Manager, error) {
 	o.fill()
 	now := o.Clock.Now()
@@ -179,7 +191,8 @@ func Open(ctx context.Context, o Options) (*Manager, error) {
 	m.ctx, m.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	if err := m.begin(ctx, now); err != nil {
 		if m.ctx.Err() != nil {
-			err = context.Cause(m.ctx) // the end of the member goes before what it caused
+			// the cause of the member's end has priority over its consequences
+			err = context.Cause(m.ctx)
 		}
 		m.Close()
 		if errors.Is(err, errForeignCA) && !secrets.old {
@@ -190,7 +203,7 @@ func Open(ctx context.Context, o Options) (*Manager, error) {
 	return m, nil
 }
 
-// fill sets what was left out.
+// fill sets defaults.
 func (o *Options) fill() {
 	if o.Clock == nil {
 		o.Clock = clock.System{}
@@ -227,8 +240,8 @@ func (o *Options) fill() {
 	}
 }
 
-// answered calls f, a step of the start, again while it fails because the store does not answer, until ctx ends: the members of the store may be
-// choosing a leader.
+// answered calls f, a step of the start, repeatedly while it fails because the store does not
+// answer, until ctx ends. The members of the store may be electing a leader.
 func (o *Options) answered(ctx context.Context, f func() error) error {
 	for {
 		err := f()
@@ -244,7 +257,7 @@ func (o *Options) answered(ctx context.Context, f func() error) error {
 	}
 }
 
-// begin makes the member work.
+// begin starts the member's workers.
 func (m *Manager) begin(ctx context.Context, now time.Time) error {
 	starting, cancel := endWith(ctx, m.ctx)
 	defer cancel()
@@ -269,7 +282,8 @@ func (m *Manager) begin(ctx context.Context, now time.Time) error {
 	m.cert.tickets = &tickets{key: m.secrets.storeKey()}
 	m.workers.Go(func() { m.cert.keep(m.ctx) })
 	m.transport = m.newTransport()
-	// Before it campaigns: whoever leads under its name is taken for a former process of it.
+	// This precedes the election, because a leader of its name is considered an earlier process of
+	// this member.
 	if err := m.o.answered(starting, func() error { return m.alone(ctx) }); err != nil {
 		return err
 	}
@@ -300,10 +314,11 @@ func (m *Manager) begin(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// stop ends everything with a cause; the first one counts.
+// stop ends all work with a cause. The first cause counts.
 func (m *Manager) stop(cause error) { m.cancel(cause) }
 
-// Close ends the member's work; when it leads, others may at once. It does not close the store.
+// Close ends the member's work. If it leads, others may lead immediately. It does not close the
+// store.
 func (m *Manager) Close() {
 	m.stop(net.ErrClosed)
 	m.workers.Wait()
@@ -312,5 +327,5 @@ func (m *Manager) Close() {
 	}
 }
 
-// Epoch is the leadership term that this member knows of.
+// Epoch returns the last leadership term that this member has seen.
 func (m *Manager) Epoch() int64 { return m.view.leadership().epoch }

@@ -12,7 +12,7 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// TestNodesLearnTheManagers: members that come and go are in every node's plan.
+// TestNodesLearnTheManagers: every node's plan follows the members that join and leave.
 func TestNodesLearnTheManagers(t *testing.T) {
 	r := newRig(t, store.NewMemory())
 	r.apply(network(), hostNode(1))
@@ -41,8 +41,8 @@ func TestNodesLearnTheManagers(t *testing.T) {
 	}
 }
 
-// TestNodeGoesToTheNextManager: of two managers one accepts connections and says nothing, as a frozen one does. It costs
-// a node a handshake's timeout, whichever it begins at.
+// TestNodeGoesToTheNextManager: one of two managers accepts connections and sends nothing, as a
+// frozen one does. It costs a node a handshake timeout, no matter where it begins.
 func TestNodeGoesToTheNextManager(t *testing.T) {
 	r := newRig(t, store.NewMemory())
 	r.apply(network(), hostNode(1), muxNode(1), web(1))

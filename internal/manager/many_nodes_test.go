@@ -13,7 +13,8 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// TestConditionsDependOnNoHost: the conditions of one endpoint cost as much with a thousand hosts that reported their tables as with one.
+// TestConditionsDependOnNoHost: the conditions of one endpoint cost as much with a thousand hosts
+// that reported their tables as with one.
 func TestConditionsDependOnNoHost(t *testing.T) {
 	s := newKept(t)
 	connect := func(i int) {
@@ -95,7 +96,8 @@ func TestMuxesOfView(t *testing.T) {
 	})
 }
 
-// TestLooksAtPaceCopyNoStatus: the round over connected nodes that looks for late ones copies none of their statuses.
+// TestLooksAtPaceCopyNoStatus: the round over connected nodes that looks for late ones copies none
+// of their statuses.
 func TestLooksAtPaceCopyNoStatus(t *testing.T) {
 	s := newKept(t)
 	connect := func(i int) {
@@ -109,7 +111,7 @@ func TestLooksAtPaceCopyNoStatus(t *testing.T) {
 	for i := range 1001 {
 		connect(1 + i)
 	}
-	// They obey all there is for them, and report an older revision.
+	// They have applied all updates for them, and report an older revision.
 	s.m.view.mu.Lock()
 	s.m.view.planRev = 5
 	s.m.view.mu.Unlock()

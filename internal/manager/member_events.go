@@ -8,13 +8,14 @@ import (
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 )
 
-// managerEvent notes something of a member.
+// managerEvent records an event of a member.
 func (m *Manager) managerEvent(name, reason, format string, args ...any) {
 	m.event(&apiv1.Event{Kind: kindManager, Name: name, Reason: reason, Message: fmt.Sprintf(format, args...)})
 }
 
-// tellManagers tells which members come and go until ctx ends. Who went while nobody led is told by the next leader: the
-// journal says who was up.
+// tellManagers records which members start and stop until ctx ends. A member that stopped while
+// there was no leader is reported by the next one, because the journal has the members that were
+// up.
 func (m *Manager) tellManagers(ctx context.Context) {
 	var known []string
 	for {
@@ -28,7 +29,7 @@ func (m *Manager) tellManagers(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		// Every fold comes by here: members do not come and go so fast.
+		// Every fold arrives here, and members start and stop less often.
 		select {
 		case <-m.o.Clock.After(eventPace):
 		case <-ctx.Done():
@@ -37,7 +38,8 @@ func (m *Manager) tellManagers(ctx context.Context) {
 	}
 }
 
-// tellPresence tells who is up and who is not any more; what was told already is dropped by its latch.
+// tellPresence records the members that are up and those that no longer are. Their latch drops
+// repeated events.
 func (m *Manager) tellPresence() {
 	up := m.upManagers()
 	for _, member := range m.view.present() {
@@ -50,7 +52,8 @@ func (m *Manager) tellPresence() {
 	}
 }
 
-// upManagers are the members that are up, ordered; this one is, whatever the store says of it yet.
+// upManagers returns the members that are up, sorted. This one is included even if its registration
+// is not in the store yet.
 func (m *Manager) upManagers() []string {
 	out := []string{m.o.Name}
 	for _, member := range m.view.present() {
@@ -62,7 +65,7 @@ func (m *Manager) upManagers() []string {
 	return out
 }
 
-// latched are the objects of a kind whose latch has the reason, ordered.
+// latched returns the objects of a kind whose latch has the reason, sorted.
 func (l *eventLog) latched(kind string, of latch, reason string) []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -19,13 +19,13 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// memberTimeout is how long a member may take to say that it is there.
+// memberTimeout is how long a member may take to answer.
 const memberTimeout = time.Second
 
-// errAway is of a member that has told nobody that it is up.
+// errAway is the error of a member without an address in the store.
 var errAway = errors.New("is not up")
 
-// Members implements the API: every member is asked for itself.
+// Members implements the API. It queries every member.
 func (a api) Members(ctx context.Context, _ *connect.Request[apiv1.MembersRequest]) (*connect.Response[apiv1.MembersResponse], error) {
 	m := a.m
 	if identityOf(ctx).forwarded {
@@ -52,7 +52,7 @@ func (a api) Members(ctx context.Context, _ *connect.Request[apiv1.MembersReques
 	return connect.NewResponse(out), nil
 }
 
-// self is what this member says of itself.
+// self returns this member's own entry.
 func (m *Manager) self() *apiv1.Member {
 	return &apiv1.Member{
 		Name: m.o.Name, Address: apiAddress(m.o), Peer: m.o.Peer, Healthy: true, Version: m.o.Version, Commit: m.o.Commit,
@@ -60,14 +60,14 @@ func (m *Manager) self() *apiv1.Member {
 	}
 }
 
-// number is how many nodes' streams end here.
+// number returns the number of nodes whose streams end here.
 func (ss *sessions) number() uint32 {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
 	return uint32(len(ss.byNode))
 }
 
-// knownMembers are those of the store's cluster and those that are up, by name.
+// knownMembers returns the members of the store's cluster and those that are up, by name.
 func (m *Manager) knownMembers(ctx context.Context) (map[string]*apiv1.Member, error) {
 	out := map[string]*apiv1.Member{m.o.Name: m.self()}
 	if m.o.Cluster != nil {
@@ -87,8 +87,9 @@ func (m *Manager) knownMembers(ctx context.Context) (map[string]*apiv1.Member, e
 	return out, nil
 }
 
-// clusterMembers are the store's members by the names of their managers. A store that began alone has another name for its
-// first member, which nothing changes: managers that are up are found by their peer address.
+// clusterMembers returns the store's members by the names of their managers. The first member of a
+// store that began alone keeps another name. Therefore managers that are up are found by their peer
+// address.
 func (m *Manager) clusterMembers(ctx context.Context) (map[string]store.ClusterMember, error) {
 	members, err := m.o.Cluster.Members(ctx)
 	if err != nil {
@@ -110,14 +111,14 @@ func (m *Manager) clusterMembers(ctx context.Context) (map[string]store.ClusterM
 	return out, nil
 }
 
-// present are the members that are up, ordered by name.
+// present returns the members that are up, sorted by name.
 func (v *view) present() []*apiv1.StoredManager {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
 	return slices.SortedFunc(maps.Values(v.managers), func(a, b *apiv1.StoredManager) int { return cmp.Compare(a.GetName(), b.GetName()) })
 }
 
-// askMember asks a member for itself, on behalf of the caller.
+// askMember queries a member for its own entry, on behalf of the caller.
 func (m *Manager) askMember(ctx context.Context, member *apiv1.Member) (*apiv1.Member, error) {
 	if member.GetName() == m.o.Name {
 		return m.self(), nil
@@ -161,7 +162,8 @@ func (a api) RemoveMember(ctx context.Context, req *connect.Request[apiv1.Remove
 	if !ok {
 		return nil, connect.NewError(connect.CodeNotFound, fmt.Errorf("managers/%s: %w", name, store.ErrNoMember))
 	}
-	// Before it is gone: it may be this one. What is lost when it stays is a token.
+	// This precedes the removal, because the member may be this one. If the removal fails, only a
+	// token is lost.
 	if err := m.forgetMember(ctx, name); err != nil {
 		return nil, fault(err)
 	}
@@ -176,7 +178,7 @@ func (a api) RemoveMember(ctx context.Context, req *connect.Request[apiv1.Remove
 		err = errors.Join(err, m.setManagerRevocation(ctx, name, false))
 	}
 	if !self && err == nil {
-		// Its registration would stand until its lease lapses: a member that is gone on purpose is not away.
+		// Its registration would remain until its lease expires, and a removed member is not down.
 		err = m.setManagerRevocation(ctx, name, true, store.Delete(dirManagers+name))
 	}
 	switch {
@@ -193,7 +195,7 @@ func (a api) RemoveMember(ctx context.Context, req *connect.Request[apiv1.Remove
 	return connect.NewResponse(&apiv1.RemoveMemberResponse{}), nil
 }
 
-// forgetMember drops the tokens that a manager could come back with.
+// forgetMember deletes the tokens with which a manager could join again.
 func (m *Manager) forgetMember(ctx context.Context, name string) error {
 	t, err := m.lead(ctx)
 	if err != nil {
@@ -215,7 +217,7 @@ func (m *Manager) forgetMember(ctx context.Context, name string) error {
 	return t.wait(ctx, res.Revision)
 }
 
-// tokensFor are the ids of join tokens of a name and role, ordered.
+// tokensFor returns the ids of the join tokens of a name and role, sorted.
 func (v *view) tokensFor(name, role string) []string {
 	v.mu.RLock()
 	defer v.mu.RUnlock()

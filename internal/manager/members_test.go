@@ -28,7 +28,7 @@ type etcdRig struct {
 	member *etcd.Member
 }
 
-// newEtcdRig starts a manager; joined is what an admission gave, nil for the first one.
+// newEtcdRig starts a manager. join returns the result of its admission; nil for the first manager.
 func newEtcdRig(t *testing.T, name, path, peer string, join func(o manager.Options) *manager.Joined) *etcdRig {
 	t.Helper()
 	r := &etcdRig{rig: &rig{t: t, name: name, path: path, peer: peer}}
@@ -76,7 +76,7 @@ func freePeer(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// joining is how a manager joins at a member with a token of that member.
+// joining returns a function that joins a manager at a member with a token of that member.
 func joining(t *testing.T, at *rig, name string) func(manager.Options) *manager.Joined {
 	return func(o manager.Options) *manager.Joined {
 		t.Helper()
@@ -84,7 +84,7 @@ func joining(t *testing.T, at *rig, name string) func(manager.Options) *manager.
 		if err != nil {
 			t.Fatal(err)
 		}
-		// The first address is nobody's.
+		// No manager listens at the first address.
 		joined, err := manager.Join(t.Context(), o, tok, freePeer(t), at.addr)
 		if err != nil {
 			t.Fatal(err)
@@ -93,8 +93,8 @@ func joining(t *testing.T, at *rig, name string) func(manager.Options) *manager.
 	}
 }
 
-// TestManagersJoin makes one manager three, each joining at another member, stops the leader and its store, and takes it
-// out. Nothing that was acknowledged is lost.
+// TestManagersJoin makes one manager three, each joining at another member, stops the leader and
+// its store, and removes it. Nothing that was acknowledged is lost.
 func TestManagersJoin(t *testing.T) {
 	rigs := []*etcdRig{newEtcdRig(t, "m1", t.TempDir(), freePeer(t), nil)}
 	rigs[0].apply(network())
@@ -125,7 +125,7 @@ func TestManagersJoin(t *testing.T) {
 	if _, err := rigs[2].admin.RemoveMember(t.Context(), connect.NewRequest(&apiv1.RemoveMemberRequest{Name: "m1"})); err != nil {
 		t.Fatalf("removing the one that is gone: %v", err)
 	}
-	// A member tells what it knows itself, and may hear of the removal after the leader.
+	// A member reports its own view, and may see the removal after the leader.
 	for deadline := time.Now().Add(30 * time.Second); ; {
 		res, err := rigs[2].admin.Members(t.Context(), connect.NewRequest(&apiv1.MembersRequest{}))
 		if err == nil && len(res.Msg.Members) == 2 {
@@ -142,8 +142,8 @@ func TestManagersJoin(t *testing.T) {
 	}
 }
 
-// TestRemovedMemberIsListedNoMore: one that ran when it was removed cannot take its registration back, which would list it as away until its lease
-// has lapsed.
+// TestRemovedMemberIsListedNoMore: a member that ran when it was removed cannot restore its
+// registration, which would list it as down until its lease expires.
 func TestRemovedMemberIsListedNoMore(t *testing.T) {
 	rigs := []*etcdRig{newEtcdRig(t, "m1", t.TempDir(), freePeer(t), nil)}
 	for i := 2; i <= 3; i++ {
@@ -159,7 +159,7 @@ func TestRemovedMemberIsListedNoMore(t *testing.T) {
 	}
 }
 
-// TestManagerThatMayNotJoinSaysWhy and leaves the directory as it was.
+// TestManagerThatMayNotJoinSaysWhy, and leaves the directory unchanged.
 func TestManagerThatMayNotJoinSaysWhy(t *testing.T) {
 	r := newRig(t, store.NewMemory())
 	other := newRig(t, store.NewMemory())
@@ -208,7 +208,8 @@ func TestManagerThatMayNotJoinSaysWhy(t *testing.T) {
 	}
 }
 
-// TestAdmissionIsForTokensOfManagers: no certificate and no token of anything else opens it, at any member.
+// TestAdmissionIsForTokensOfManagers: no other certificate and no other token is admitted, at any
+// member.
 func TestAdmissionIsForTokensOfManagers(t *testing.T) {
 	ms := newMembers(t, 2, nil)
 	for _, r := range ms.rigs {
@@ -221,7 +222,7 @@ func TestAdmissionIsForTokensOfManagers(t *testing.T) {
 	}
 }
 
-// admit asks for admission as somebody with a certificate.
+// admit requests admission with a certificate of the name and role.
 func (r *rig) admit(name, role, token string) error {
 	r.t.Helper()
 	c := shuntv1connect.NewMemberProtocolClient(r.httpClient(r.as(r.ca(), name, role)), "https://"+r.addr)
@@ -229,7 +230,7 @@ func (r *rig) admit(name, role, token string) error {
 	return err
 }
 
-// TestMembersAreAskedThemselves: a member that is gone without a word is away.
+// TestMembersAreAskedThemselves: a member that stops without notice is listed as down.
 func TestMembersAreAskedThemselves(t *testing.T) {
 	ms := newMembers(t, 3, func(_ int, s store.Store) store.Store { return &deaf{Store: s} })
 	gone := ms.rigs[2]
@@ -246,7 +247,7 @@ func TestMembersAreAskedThemselves(t *testing.T) {
 	}
 }
 
-// busyCluster has another member that joins, for a number of questions.
+// busyCluster has another member that joins, for a number of calls.
 type busyCluster struct {
 	store.Cluster
 	busy  atomic.Int32
@@ -261,7 +262,8 @@ func (c *busyCluster) Add(context.Context, string, string) ([]string, error) {
 	return []string{"m1=https://127.0.0.1:1"}, nil
 }
 
-// TestManagerWaitsForOneThatJoins: the second of two that join at once asks again until the first has joined.
+// TestManagerWaitsForOneThatJoins: the second of two that join concurrently retries until the first
+// has joined.
 func TestManagerWaitsForOneThatJoins(t *testing.T) {
 	cluster := &busyCluster{}
 	cluster.busy.Store(3)
@@ -283,7 +285,7 @@ func TestManagerWaitsForOneThatJoins(t *testing.T) {
 	}
 }
 
-// instant is a clock that waits for nothing, and counts.
+// instant is a clock whose timers fire immediately and are counted.
 type instant struct {
 	clock.System
 	n atomic.Int32

@@ -11,8 +11,8 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// planEvent records that a node reports a fault, or none any more. The node may have applied its plan, as one whose SNAT leases no manager
-// confirms; the message has its words.
+// planEvent records that a node reports a fault, or no longer does. The node may have applied its
+// plan, as one whose SNAT leases no manager confirms. The message contains the node's text.
 func (m *Manager) planEvent(node string, st *apiv1.NodeStatus) {
 	if st == nil {
 		return
@@ -26,7 +26,8 @@ func (m *Manager) planEvent(node string, st *apiv1.NodeStatus) {
 	}
 }
 
-// suspicionEvent notes that a mux suspects itself, or does no more. The latch leaves out what was told.
+// suspicionEvent records that a mux considers itself isolated, or no longer does. The latch drops
+// repeated events.
 func (m *Manager) suspicionEvent(node string, st *apiv1.NodeStatus) {
 	switch {
 	case st.GetSuspect():
@@ -36,7 +37,8 @@ func (m *Manager) suspicionEvent(node string, st *apiv1.NodeStatus) {
 	}
 }
 
-// pathEvents notes which hosts a mux does not reach, or which never answered it, and which servers' answers do not leave a host, each time that this changes.
+// pathEvents records changes of the hosts that a mux does not reach, of those that never answered
+// it, and of the servers whose replies do not leave a host.
 func (m *Manager) pathEvents(node string, before, st *apiv1.NodeStatus) {
 	if st == nil {
 		return
@@ -64,7 +66,8 @@ func (m *Manager) pathEvents(node string, before, st *apiv1.NodeStatus) {
 	}
 }
 
-// sessionEvents notes BGP sessions that a mux lost since its last report, and those that it has again.
+// sessionEvents records BGP sessions that a mux lost since its last report, and those that it
+// established again.
 func (m *Manager) sessionEvents(node string, st *apiv1.NodeStatus) {
 	if len(st.GetPeers()) == 0 {
 		return
@@ -84,7 +87,8 @@ func (m *Manager) sessionEvents(node string, st *apiv1.NodeStatus) {
 	}
 }
 
-// withheldEvents records of which services the node withholds VIPs, each time that this changes, and of which it does so no more.
+// withheldEvents records the services whose VIPs the node withholds, on each change, and those
+// whose VIPs it no longer withholds.
 func (m *Manager) withheldEvents(node string, st *apiv1.NodeStatus) {
 	if st == nil {
 		return
@@ -124,7 +128,7 @@ func (m *Manager) withheldEvents(node string, st *apiv1.NodeStatus) {
 	}
 }
 
-// statusOf is what the node reported last.
+// statusOf returns the last status of the node.
 func (r *reports) statusOf(node string) *apiv1.NodeStatus {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -134,7 +138,7 @@ func (r *reports) statusOf(node string) *apiv1.NodeStatus {
 // bgpEstablished is the state of a session that carries routes (RFC 4271 section 8.2.2).
 const bgpEstablished = "established"
 
-// hungerEvent notes that a node lacks what checks need, or does no more.
+// hungerEvent records that a node lacks resources for checks, or no longer does.
 func (m *Manager) hungerEvent(node string, st *apiv1.NodeStatus) {
 	switch {
 	case st.GetStarved():
@@ -144,7 +148,7 @@ func (m *Manager) hungerEvent(node string, st *apiv1.NodeStatus) {
 	}
 }
 
-// crowdEvent notes that a node has no room for some checks by packets, or has it again.
+// crowdEvent records that a node has no room for some checks by packets, or has it again.
 func (m *Manager) crowdEvent(node string, st *apiv1.NodeStatus) {
 	switch {
 	case st.GetCrowded():
@@ -154,7 +158,7 @@ func (m *Manager) crowdEvent(node string, st *apiv1.NodeStatus) {
 	}
 }
 
-// mtuEvent notes that links of a node are smaller than the MTU of its Network, each time that this changes.
+// mtuEvent records that links of a node are smaller than the MTU of its Network, on each change.
 func (m *Manager) mtuEvent(node string, before, st *apiv1.NodeStatus) {
 	if st == nil {
 		return
@@ -168,14 +172,14 @@ func (m *Manager) mtuEvent(node string, before, st *apiv1.NodeStatus) {
 	}
 }
 
-// planError is the error that the node reported last.
+// planError returns the error in the last status of the node.
 func (r *reports) planError(node string) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.heard[node].status.GetError()
 }
 
-// joined notes that a node has a new certificate.
+// joined records that a node has a new certificate.
 func (m *Manager) joined(ctx context.Context, node, role string, token bool) {
 	what, reason := "renewed its certificate", reasonCertificateRenewed
 	if token {

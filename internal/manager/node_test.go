@@ -83,8 +83,9 @@ func TestStatusAndTrace(t *testing.T) {
 	}
 }
 
-// TestNodeThatWasSeenBeforeIsAway: a manager that starts, or leads after another one, has no report of a node that is away, but the journal has
-// its last stream. A node that never had one is not away.
+// TestNodeThatWasSeenBeforeIsAway: a manager that starts, or leads after another one, has no report
+// of a disconnected node, but the journal has its last stream. A node that never had a stream is
+// not listed as disconnected.
 func TestNodeThatWasSeenBeforeIsAway(t *testing.T) {
 	r := newRig(t, store.NewMemory())
 	r.apply(network(), muxNode(1), hostNode(1))
@@ -111,7 +112,7 @@ func TestNodeThatWasSeenBeforeIsAway(t *testing.T) {
 	r.status("mux1", func(st *apiv1.NodeStatus) bool { return st.GetLastSeen() == nil })
 }
 
-// status asks until the node's status fits.
+// status polls until the node's status fits.
 func (r *rig) status(node string, fits func(*apiv1.NodeStatus) bool) *apiv1.NodeStatus {
 	r.t.Helper()
 	for tries := 0; ; tries++ {
@@ -129,5 +130,6 @@ func (r *rig) status(node string, fits func(*apiv1.NodeStatus) bool) *apiv1.Node
 	}
 }
 
-// maxTries bounds polling, with a pause of 0.1 ms at least between two looks: that is longer than any backoff of an agent.
+// maxTries bounds polling, with a pause of at least 0.1 ms between two polls. The total is longer
+// than any backoff of an agent.
 const maxTries = 100_000

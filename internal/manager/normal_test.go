@@ -11,7 +11,8 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// TestBalancingIsNoRefusal: a node that is sent to another manager, or that waits for its turn, is no entry of the audit log; a refusal is.
+// TestBalancingIsNoRefusal: a node that is moved to another manager, or that waits for its turn,
+// causes no entry in the audit log. A refusal does.
 func TestBalancingIsNoRefusal(t *testing.T) {
 	var audited []*apiv1.AuditEntry
 	d := &door{clock: clock.System{}, attempts: newAttempts(), audited: func(e *apiv1.AuditEntry) { audited = append(audited, e) }}

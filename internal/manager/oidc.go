@@ -9,7 +9,7 @@ import (
 	"github.com/shuntlb/shunt/internal/oidc"
 )
 
-// idToken is the identity of an OpenID Connect ID token. cause is for the audit log only.
+// idToken returns the identity of an OpenID Connect ID token. cause is for the audit log only.
 func (d *door) idToken(ctx context.Context, bearer string) (id identity, cause string, err *connect.Error) {
 	who, wrong := d.oidc.Verify(ctx, bearer)
 	switch {

@@ -35,10 +35,10 @@ type dex struct {
 	stop       func()
 }
 
-// dexDir is where the program is, for all tests; TestMain removes it.
+// dexDir is the directory of the program, for all tests. TestMain removes it.
 var dexDir string
 
-// buildDex is done once.
+// buildDex builds the program once.
 var buildDex = sync.OnceValues(func() (string, error) {
 	var err error
 	if dexDir, err = os.MkdirTemp("", "shunt-dex"); err != nil {
@@ -72,7 +72,7 @@ func startDex(t *testing.T) *dex {
 	return d
 }
 
-// start runs it at the address of its last run, with new signing keys.
+// start runs dex at the address of its last run, with new signing keys.
 func (d *dex) start() {
 	d.t.Helper()
 	cmd := exec.Command(d.binary, "-listen", d.listen, "-ca", d.ca)
@@ -106,7 +106,7 @@ func (d *dex) pool() *x509.CertPool {
 	return pool
 }
 
-// idToken logs a person in.
+// idToken logs a person in and returns the ID token.
 func (d *dex) idToken(client, person string) string {
 	d.t.Helper()
 	form := url.Values{"grant_type": {"password"}, "username": {person + "@example.org"}, "password": {"secret"}, "scope": {"openid email groups"}}
@@ -152,7 +152,7 @@ func (d *dex) verifier(at clock.Clock, out *lines) *oidc.Verifier {
 	return v
 }
 
-// eventually moves the clock by a second at a time until there is no error.
+// eventually advances the clock by a second at a time until there is no error.
 func eventually(t *testing.T, at *clock.Fake, call func() error) {
 	t.Helper()
 	for tries := 0; ; tries++ {
@@ -204,7 +204,8 @@ func TestOIDC(t *testing.T) {
 		}
 	}
 
-	// The provider starts anew with other keys: tokens of the new ones count at once, and those of the old ones go.
+	// The provider restarts with other keys: their tokens are accepted immediately, and those of
+	// the old keys are refused.
 	d.stop()
 	if err := get(t, r.bearer(bob)); err != nil {
 		t.Errorf("while the provider is away: %v", err)
@@ -225,7 +226,8 @@ func TestOIDC(t *testing.T) {
 	}
 }
 
-// TestOIDCIssuerIsDown: a manager starts without its issuer, says so, and takes its tokens once it is there.
+// TestOIDCIssuerIsDown: a manager starts without its issuer, reports this, and accepts its tokens
+// once the issuer is up.
 func TestOIDCIssuerIsDown(t *testing.T) {
 	d := startDex(t)
 	bob := d.idToken("shunt", "bob")
@@ -250,7 +252,7 @@ func TestOIDCIssuerIsDown(t *testing.T) {
 	eventually(t, at, func() error { return get(t, r.bearer(fresh)) })
 }
 
-// forge puts another header before a token's claims and signs with a shared secret, or not at all.
+// forge replaces the header of a token and signs with a shared secret, or not at all.
 func forge(token, header string, secret []byte) string {
 	text := base64.RawURLEncoding.EncodeToString([]byte(header)) + "." + strings.Split(token, ".")[1]
 	if secret == nil {
@@ -261,7 +263,7 @@ func forge(token, header string, secret []byte) string {
 	return text + "." + base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
 
-// splice puts the claims of one token under the signature of another.
+// splice combines the claims of one token with the signature of another.
 func splice(claims, signature string) string {
 	a, b := strings.Split(claims, "."), strings.Split(signature, ".")
 	return a[0] + "." + a[1] + "." + b[2]

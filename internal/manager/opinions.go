@@ -11,29 +11,29 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// opinions are what connected muxes think of members. They are in memory only: a manager that starts learns them within
-// a second, and until then what is stored stays.
+// opinions holds the health of members as connected muxes report it. It is in memory only. A
+// manager that starts receives the reports within a second, and until then the stored state stays.
 type opinions struct {
 	mu sync.Mutex
-	// said are the members of the newest report of each mux, and its stream.
+	// said holds the members in the newest report of each mux, and its stream.
 	said  map[string]testimony
 	votes map[lb.EndpointKey]map[uint16]*vote
-	// dirty are endpoints with a member whose health changed; wake has room for one.
+	// dirty holds endpoints with a member whose health changed. wake has room for one.
 	dirty map[lb.EndpointKey]bool
 	wake  chan struct{}
 }
 
-// testimony is the newest report of a mux; its members are never modified.
+// testimony is the newest report of a mux. Its members are never modified.
 type testimony struct {
 	stream  uint64
 	members []*apiv1.MemberStatus
 }
 
-// vote sums up the opinions of one member.
+// vote sums up the reports about one member.
 type vote struct {
 	up, down int
 	heard    plan.Heard
-	// fell and rose are the last muxes that called it dead, and alive again; nil: none did.
+	// fell and rose are the last muxes that reported it dead, and alive again; nil: none.
 	fell, rose *witness
 }
 
@@ -44,7 +44,7 @@ func newOpinions() *opinions {
 	}
 }
 
-// report takes in a mux's newest report; one that ended has nothing to say.
+// report stores a mux's newest report. It ignores streams that ended.
 func (o *opinions) report(s *session, members []*apiv1.MemberStatus, now time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -56,7 +56,7 @@ func (o *opinions) report(s *session, members []*apiv1.MemberStatus, now time.Ti
 	o.changeLocked(s.name, old.members, members, now)
 }
 
-// gone forgets what the stream said, unless the node has a newer one.
+// gone removes the report of a stream, unless the node has a newer one.
 func (o *opinions) gone(s *session, now time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -68,8 +68,8 @@ func (o *opinions) gone(s *session, now time.Time) {
 	o.changeLocked(s.name, old.members, nil, now)
 }
 
-// changeLocked puts one mux's opinions in the place of its earlier ones. Most reports repeat the last one: what is
-// equal at both ends is not looked at again.
+// changeLocked replaces the votes of one mux. Most reports repeat the last one, so that entries
+// equal at both ends are skipped.
 func (o *opinions) changeLocked(mux string, old, now []*apiv1.MemberStatus, at time.Time) {
 	for len(old) > 0 && len(now) > 0 && sameOpinion(old[0], now[0]) {
 		old, now = old[1:], now[1:]
@@ -97,12 +97,13 @@ type memberRef struct {
 	id       uint16
 }
 
-// sameOpinion tells whether two reports say the same of the same member.
+// sameOpinion reports whether two statuses have the same health of the same member.
 func sameOpinion(a, b *apiv1.MemberStatus) bool {
 	return a.GetAlive() == b.GetAlive() && a.GetUnknown() == b.GetUnknown() && sameMember(a, b)
 }
 
-// countLocked adds an opinion, or takes it away, and returns the vote; nil for no opinion.
+// countLocked adds a vote, or removes it, and returns the member's vote; nil if its health is
+// unknown.
 func (o *opinions) countLocked(m *apiv1.MemberStatus, by int, changed map[*vote]memberRef) *vote {
 	key, id, err := convert.MemberOf(m)
 	if err != nil || m.GetUnknown() {
@@ -127,7 +128,7 @@ func (o *opinions) countLocked(m *apiv1.MemberStatus, by int, changed map[*vote]
 	return v
 }
 
-// settleLocked notes what the opinions of a member come to.
+// settleLocked sets the health of a member from its votes.
 func (o *opinions) settleLocked(v *vote, ref memberRef, now time.Time) {
 	before := v.heard.Health
 	switch {
@@ -154,7 +155,7 @@ func (o *opinions) settleLocked(v *vote, ref memberRef, now time.Time) {
 	notify.Send(o.wake)
 }
 
-// heard returns what is known of an endpoint's members.
+// heard returns a function that returns the reported health of an endpoint's members.
 func (o *opinions) heard(key lb.EndpointKey) func(uint16) plan.Heard {
 	return func(id uint16) plan.Heard {
 		o.mu.Lock()
@@ -166,7 +167,7 @@ func (o *opinions) heard(key lb.EndpointKey) func(uint16) plan.Heard {
 	}
 }
 
-// take empties the set of endpoints with changes.
+// take returns and clears the set of endpoints with changes.
 func (o *opinions) take() map[lb.EndpointKey]bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -175,7 +176,7 @@ func (o *opinions) take() map[lb.EndpointKey]bool {
 	return dirty
 }
 
-// considered notes that the comebacks of an endpoint's members up to a time were taken into account.
+// considered marks the recoveries of an endpoint's members up to a time as processed.
 func (o *opinions) considered(key lb.EndpointKey, until time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -13,13 +13,14 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// TestOpinionsAreCounted: whatever muxes report, leave out, take back or end with, the sum is that of their newest
-// reports counted afresh, and times and comebacks follow from the sums.
+// TestOpinionsAreCounted: after any sequence of reports, omissions, withdrawals and ends of muxes,
+// the sum equals that of their newest reports counted again. Times and recoveries follow from the
+// sums.
 func TestOpinionsAreCounted(t *testing.T) {
 	key := lb.EndpointKey{VIP: netip.MustParseAddr("203.0.113.10"), Protocol: lb.UDP, Port: 8000, PortEnd: 8100}
 	rapid.Check(t, func(rt *rapid.T) {
 		o, now := newOpinions(), time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-		said := map[string]map[uint16]bool{} // what counts of each mux's newest report
+		said := map[string]map[uint16]bool{} // valid members in each mux's newest report
 		before := map[uint16]plan.Heard{}
 		for stream := range uint64(rapid.IntRange(1, 20).Draw(rt, "steps")) {
 			now = now.Add(time.Second)
@@ -65,7 +66,7 @@ func TestOpinionsAreCounted(t *testing.T) {
 	})
 }
 
-// naiveHeard is the sum of opinions of a member, after what was heard before.
+// naiveHeard returns the sum of the reports about a member, given its previous health.
 func naiveHeard(said map[string]map[uint16]bool, before plan.Heard, id uint16, now time.Time) plan.Heard {
 	health := plan.HeardNothing
 	for _, members := range said {

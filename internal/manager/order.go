@@ -11,16 +11,18 @@ import (
 	"github.com/shuntlb/shunt/internal/notify"
 )
 
-// hostsFirst is how long muxes wait for hosts to obey a change. A mux that is ahead of a host sends it packets that it
-// has no binding for yet: the first SYN would be lost, and its client silent for a second. Hosts obey within a few
-// milliseconds; one that does not holds muxes up once and is then left behind.
+// hostsFirst is how long muxes wait for hosts to apply a change, because a mux that is ahead of a
+// host sends it packets for which it has no binding yet: the first SYN would be lost, and the
+// client would retry after a second. Hosts apply changes within a few milliseconds. One that does
+// not delays muxes once, and is not waited for afterwards.
 const hostsFirst = 50 * time.Millisecond
 
-// obeyed takes in what revision a node reported.
+// obeyed stores the revision that a node reported as applied.
 func (ss *sessions) obeyed(s *session, revision int64) {
 	s.mu.Lock()
 	if revision > s.obeyed && !s.behind.IsZero() && !s.late {
-		s.behind = ss.clock.Now() // there is always more while changes come without end: it goes on
+		// the node makes progress, although under constant changes it never has everything
+		s.behind = ss.clock.Now()
 	}
 	s.obeyed = revision
 	maps.DeleteFunc(s.owed, func(_ string, since int64) bool { return since <= revision })
@@ -31,10 +33,10 @@ func (ss *sessions) obeyed(s *session, revision int64) {
 	ss.reviewAfter(s, true)
 }
 
-// review keeps behind up to date; it is called after whatever may have changed for a session.
+// review updates behind. It is called after anything that may have changed for a session.
 func (ss *sessions) review(s *session) { ss.reviewAfter(s, false) }
 
-// reviewAfter is review; obeyed: the node told what it obeys.
+// reviewAfter implements review. obeyed: the node reported an applied revision.
 func (ss *sessions) reviewAfter(s *session, obeyed bool) {
 	notify.Send(ss.news)
 	if s.role != lb.RoleHost {
@@ -62,7 +64,7 @@ func (ss *sessions) reviewLocked(s *session, obeyed bool) {
 	if wait {
 		ss.behind[s] = true
 		if obeyed {
-			ss.stirLocked() // it may still be behind with something else
+			ss.stirLocked() // it may still be behind with another endpoint
 		}
 	} else if ss.behind[s] {
 		delete(ss.behind, s)
@@ -70,16 +72,16 @@ func (ss *sessions) reviewLocked(s *session, obeyed bool) {
 	}
 }
 
-// stirLocked wakes who waits for hosts.
+// stirLocked wakes the streams that wait for hosts.
 func (ss *sessions) stirLocked() {
 	close(ss.stirred)
 	ss.stirred = make(chan struct{})
 }
 
-// settledLocked: the node obeys all that there is for it.
+// settledLocked reports whether the node has applied all updates for it.
 func (s *session) settledLocked() bool { return !s.moved && !s.telling && s.obeyed >= s.told }
 
-// waiting is what ends the waiting of a mux; its channels are nil while nothing is held.
+// waiting holds the channels that end the waiting of a mux. They are nil while nothing is held.
 type waiting struct {
 	stirred, moved <-chan struct{}
 	// due fires at until, when the first fold has waited for hostsFirst.
@@ -87,9 +89,10 @@ type waiting struct {
 	until time.Time
 }
 
-// hold tells which changes a mux must not hear of yet: those of which connected hosts, here or at other members, do not obey
-// everything, for at most hostsFirst after their updates were due. Other changes do not wait for them, nor for hosts that they do not concern. The view is
-// locked: all sessions were told of the newest change.
+// hold returns the changes that a mux must not receive yet: those that concern endpoints which
+// connected hosts, here or at other members, have not fully applied, for at most hostsFirst after
+// their updates were due. Other changes wait neither for them nor for hosts that they do not
+// concern. The view must be locked, so that all sessions have been notified of the newest change.
 func (m *Manager) hold(mux *session, w *waiting) []fold {
 	mux.mu.Lock()
 	folds := mux.folds
@@ -150,8 +153,8 @@ func (m *Manager) hold(mux *session, w *waiting) []fold {
 	return held
 }
 
-// hostsBehind are the hosts here worth waiting for with the endpoints that they owe, and the channel that closes when this
-// may have changed.
+// hostsBehind returns the hosts here that are worth waiting for, with the endpoints that they have
+// not applied, and the channel that is closed when this may have changed.
 func (ss *sessions) hostsBehind() (out map[*session]map[string]bool, stirred <-chan struct{}) {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
@@ -166,7 +169,7 @@ func (ss *sessions) hostsBehind() (out map[*session]map[string]bool, stirred <-c
 	return out, ss.stirred
 }
 
-// leave ends the waiting for a host that had its time.
+// leave ends the waiting for a host whose time is over.
 func (ss *sessions) leave(s *session) {
 	s.mu.Lock()
 	s.late = !s.settledLocked()
@@ -174,8 +177,8 @@ func (ss *sessions) leave(s *session) {
 	ss.review(s)
 }
 
-// synced puts, for nodes that obey all that there is for them, the present revision in the place of the one that last
-// concerned them, which is what they report.
+// synced replaces the revision of nodes that have applied all updates for them by the present
+// revision, because they report the last one that concerned them.
 func (m *Manager) synced(nodes []*apiv1.NodeStatus) {
 	m.view.mu.RLock()
 	defer m.view.mu.RUnlock()
@@ -186,21 +189,23 @@ func (m *Manager) synced(nodes []*apiv1.NodeStatus) {
 	}
 }
 
-// reachedLocked is the revision that a node keeps up with: the present one if it obeys all that there is for it, else the
-// one that it reports.
+// reachedLocked returns the revision that a node has reached: the present one if it has applied all
+// updates for it, else the one that it reports.
 func (m *Manager) reachedLocked(st *apiv1.NodeStatus) int64 {
 	s := m.sessions.get(st.GetName())
 	switch {
 	case s == nil || !st.GetConnected():
 	case s.via != nil:
-		return max(st.GetSyncedRevision(), s.via.settled(s.name)) // which tells of it a little later
+		// the other member reports it a little later
+		return max(st.GetSyncedRevision(), s.via.settled(s.name))
 	case s.settled():
 		return m.view.planRev
 	}
 	return st.GetSyncedRevision()
 }
 
-// reachedRevisions returns the revisions that the connected nodes keep up with, and the newest there is.
+// reachedRevisions returns the revisions that the connected nodes have reached, and the newest
+// revision.
 func (m *Manager) reachedRevisions() (of map[string]int64, newest int64) {
 	nodes := m.reports.connectedNodes()
 	m.view.mu.RLock()
@@ -218,7 +223,7 @@ func (s *session) settled() bool {
 	return s.settledLocked()
 }
 
-// edited is a status with changes; lists are shared.
+// edited returns a copy of a status with changes. Lists are shared.
 func edited(st *apiv1.NodeStatus, edit func(*apiv1.NodeStatus)) *apiv1.NodeStatus {
 	out := &apiv1.NodeStatus{}
 	st.ProtoReflect().Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {

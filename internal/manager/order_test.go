@@ -10,8 +10,9 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// TestMuxesHearAfterHosts: as long as a host has not obeyed a change, muxes are not told of it; what comes meanwhile
-// reaches them as one update. Time stands still, so that nothing but the host's report ends the wait.
+// TestMuxesHearAfterHosts: while a host has not applied a change, muxes do not receive it. Later
+// changes reach them in one update with it. The clock is frozen, so that only the host's report
+// ends the wait.
 func TestMuxesHearAfterHosts(t *testing.T) {
 	frozen := clock.NewFake(time.Now())
 	r := newRigAt(t, store.NewMemory(), frozen)
@@ -27,7 +28,7 @@ func TestMuxesHearAfterHosts(t *testing.T) {
 	}
 	gone := web(1, 2)
 	gone.Endpoints[0].Backends[0].Drain = true
-	r.apply(gone) // that does not concern the host
+	r.apply(gone) // this does not concern the host
 	obey(t, host, first)
 	up := receive(t, mux)
 	if members := up.Upsert[0].GetEndpoint().GetMembers(); len(members) != 2 || members[0].Weight != 0 && members[1].Weight != 0 {
@@ -35,7 +36,7 @@ func TestMuxesHearAfterHosts(t *testing.T) {
 	}
 }
 
-// obey reports a revision as the data plane's.
+// obey reports a revision as applied by the data plane.
 func obey(t *testing.T, s *rawStream, revision int64) {
 	t.Helper()
 	if err := s.Send(&apiv1.NodeReport{SyncedRevision: revision}); err != nil {
@@ -43,8 +44,8 @@ func obey(t *testing.T, s *rawStream, revision int64) {
 	}
 }
 
-// TestMuxesDoNotWaitForOtherHosts: a host that came and has not obeyed its plan yet holds up nothing that is not its own.
-// Time stands still, so that no wait ends by itself.
+// TestMuxesDoNotWaitForOtherHosts: a host that connected and has not applied its plan yet delays
+// only changes of its own. The clock is frozen, so that no wait ends by itself.
 func TestMuxesDoNotWaitForOtherHosts(t *testing.T) {
 	r := newRigAt(t, store.NewMemory(), clock.NewFake(time.Now()))
 	r.apply(network(), hostNode(1), hostNode(2), muxNode(1), web(1))
@@ -65,7 +66,7 @@ func TestMuxesDoNotWaitForOtherHosts(t *testing.T) {
 		t.Fatalf("mux: %v", up)
 	}
 
-	// What it has not heard of yet, and is its own, does.
+	// A change of its own that it has not received yet does.
 	last = r.apply(web(1, 2)).Revision
 	if up := receive(t, two); up.Revision != last {
 		t.Fatalf("host2: %v", up)
@@ -81,8 +82,8 @@ func TestMuxesDoNotWaitForOtherHosts(t *testing.T) {
 	}
 }
 
-// TestChangesWaitAlone: what a host has not obeyed holds up no change that does not concern it, and verdicts neither. Time
-// stands still, so that no wait ends by itself.
+// TestChangesWaitAlone: changes that a host has not applied delay neither changes that do not
+// concern it, nor verdicts. The clock is frozen, so that no wait ends by itself.
 func TestChangesWaitAlone(t *testing.T) {
 	r := newRigAt(t, store.NewMemory(), clock.NewFake(time.Now()))
 	other := web(1)
@@ -104,7 +105,7 @@ func TestChangesWaitAlone(t *testing.T) {
 	if len(up.Upsert) != 1 || up.Upsert[0].GetEndpoint().GetVip() != "203.0.113.11" || up.Revision < before || up.Revision >= held {
 		t.Fatalf("mux: %v: must be the other service's endpoint, at a revision before %d", up, held)
 	}
-	// The first host speaks: it has the other service's server.
+	// The first host, which has the other service's server, reports its health.
 	said := &apiv1.EndpointHealth{Vip: "203.0.113.11", Protocol: "tcp", Port: 80, Alive: []uint32{0}}
 	if err := one.Send(&apiv1.NodeReport{SyncedRevision: before, Health: &apiv1.HealthReport{Full: true, Endpoints: []*apiv1.EndpointHealth{said}}}); err != nil {
 		t.Fatal(err)
@@ -112,7 +113,7 @@ func TestChangesWaitAlone(t *testing.T) {
 	if up := receive(t, mux); len(up.GetHealth().GetEndpoints()) != 1 || len(up.Upsert) != 0 {
 		t.Fatalf("mux: %v: must be verdicts", up)
 	}
-	other.Endpoints[0].Backends[0].Port = 9000 // concerns the first host, which obeys
+	other.Endpoints[0].Backends[0].Port = 9000 // concerns the first host, which applies it
 	last := r.apply(other).Revision
 	obey(t, one, receive(t, one).Revision)
 	if up := receive(t, mux); len(up.Upsert) != 1 || up.Upsert[0].GetEndpoint().GetVip() != "203.0.113.11" || up.Revision >= held {

@@ -9,19 +9,22 @@ import (
 )
 
 const (
-	// othersFresh is how old what another mux said may be: muxes say it every second.
+	// othersFresh is the maximum age of another mux's report. Muxes report every second.
 	othersFresh = 5 * time.Second
-	// othersPace is the least time between two answers to one mux, each of which costs a look at all reports.
+	// othersPace is the minimum time between two replies to one mux, each of which costs a scan of
+	// all reports.
 	othersPace = time.Second
 )
 
-// askers are the muxes that suspect themselves and wait for what others see. Only the leader answers: it knows all nodes.
+// askers holds the muxes that consider themselves isolated and wait for the verdicts of others.
+// Only the leader replies, because it has the reports of all nodes.
 type askers struct {
-	// looking is held while an answer is made: they are made one after the other.
+	// looking is held while a reply is computed. Replies are computed one after the other.
 	looking sync.Mutex
 
 	mu sync.Mutex
-	// waiting are those whose answer is not made yet, answered when each got its last one.
+	// waiting holds the muxes whose reply is not computed yet, answered the time of each mux's last
+	// reply.
 	waiting  map[string]bool
 	answered map[string]time.Time
 }
@@ -30,7 +33,8 @@ func newAskers() *askers {
 	return &askers{waiting: map[string]bool{}, answered: map[string]time.Time{}}
 }
 
-// begin notes that a mux asks, and how long its answer has to wait; false: one is on its way.
+// begin records a mux's request and returns how long its reply must wait; false: a reply is pending
+// already.
 func (a *askers) begin(mux string, now time.Time) (wait time.Duration, first bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -49,7 +53,7 @@ func (a *askers) begin(mux string, now time.Time) (wait time.Duration, first boo
 	return wait, true
 }
 
-// end notes that an answer is about to be made: who asks from here on asks anew.
+// end records that a reply is about to be computed. Later requests need another reply.
 func (a *askers) end(mux string, now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -57,7 +61,7 @@ func (a *askers) end(mux string, now time.Time) {
 	a.answered[mux] = now
 }
 
-// askedForOthers lets a mux hear soon what others see. It does not wait.
+// askedForOthers schedules the report of others' verdicts to a mux. It does not block.
 func (m *Manager) askedForOthers(s *session) {
 	if s.role != lb.RoleMux || m.present() == nil {
 		return
@@ -82,8 +86,9 @@ func (m *Manager) askedForOthers(s *session) {
 	}()
 }
 
-// others is what muxes but this one, and hosts, see of the members that this mux reported last: alive when somebody says so,
-// dead when all who say something say dead. A mux that suspects itself says nothing, and neither does one that is silent.
+// others returns the health that other muxes and hosts report of the members in this mux's last
+// report: alive if one of them reports alive, dead if all reports are dead. Reports of muxes that
+// consider themselves isolated or whose last report is too old do not count.
 func (m *Manager) others(mux string) *apiv1.HealthReport {
 	of := newHealthMerge(&apiv1.HealthReport{Full: true})
 	told := m.opinions.testimonies()
@@ -93,7 +98,7 @@ func (m *Manager) others(mux string) *apiv1.HealthReport {
 	for _, witness := range m.reports.witnesses(mux, m.o.Clock.Now()) {
 		for _, member := range told[witness] {
 			switch {
-			case member.GetUnknown(), member.GetDamped(): // one that flaps is neither
+			case member.GetUnknown(), member.GetDamped(): // a flapping member is neither
 			case member.GetAlive():
 				of.hear(memberKeyOf(member), member.GetMember(), saidAlive)
 			default:
@@ -105,12 +110,13 @@ func (m *Manager) others(mux string) *apiv1.HealthReport {
 	return of.report()
 }
 
-// memberKeyOf is the endpoint of a member in a status, which names no VNI.
+// memberKeyOf returns the endpoint of a member in a status, which contains no VNI.
 func memberKeyOf(m *apiv1.MemberStatus) healthKey {
 	return healthKey{0, m.GetVip(), m.GetProtocol(), m.GetPort(), m.GetPortEnd()}
 }
 
-// hear takes in one more opinion of a member that is in the merge: alive counts more than dead, and both more than unknown.
+// hear adds a report about a member that is in the merge. Alive overrides dead, and both override
+// unknown.
 func (m *healthMerge) hear(key healthKey, id uint32, said int) {
 	of := m.members[key]
 	if old, wanted := of[id]; wanted && (old == saidUnknown || said == saidAlive) && said != saidUnknown {
@@ -118,7 +124,7 @@ func (m *healthMerge) hear(key healthKey, id uint32, said int) {
 	}
 }
 
-// tellTo adds what hosts say of the members in a merge.
+// tellTo adds the hosts' verdicts on the members in a merge.
 func (v *verdicts) tellTo(of *healthMerge) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -132,7 +138,8 @@ func (v *verdicts) tellTo(of *healthMerge) {
 	}
 }
 
-// testimonies are the members of the newest report of each connected mux; no list is ever modified.
+// testimonies returns the members in the newest report of each connected mux. No list is ever
+// modified.
 func (o *opinions) testimonies() map[string][]*apiv1.MemberStatus {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -143,7 +150,7 @@ func (o *opinions) testimonies() map[string][]*apiv1.MemberStatus {
 	return out
 }
 
-// witnesses are the muxes, but for one, whose word counts for it.
+// witnesses returns the muxes whose reports count for the mux but.
 func (r *reports) witnesses(but string, now time.Time) []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

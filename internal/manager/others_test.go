@@ -20,7 +20,8 @@ type seer struct {
 	said          map[uint32]string
 }
 
-// TestOthersIsWhatTheySay: a mux hears alive when another one that counts, or a host, says so, dead when all who speak say so.
+// TestOthersIsWhatTheySay: a mux receives alive if another mux that counts, or a host, reports
+// alive, and dead if all of their reports are dead.
 func TestOthersIsWhatTheySay(t *testing.T) {
 	key := healthKey{vip: "203.0.113.10", protocol: "tcp", port: 80}
 	rapid.Check(t, func(rt *rapid.T) {
@@ -94,7 +95,7 @@ func TestOthersIsWhatTheySay(t *testing.T) {
 	})
 }
 
-// TestAskersArePaced: asks that come together get one answer, and a mux gets no more than one a second.
+// TestAskersArePaced: concurrent requests get one reply, and a mux gets at most one a second.
 func TestAskersArePaced(t *testing.T) {
 	a, now := newAskers(), time.Unix(1000, 0)
 	begin := func(mux string, wait time.Duration, first bool) {

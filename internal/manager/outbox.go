@@ -7,21 +7,22 @@ import (
 	"github.com/shuntlb/shunt/internal/notify"
 )
 
-// outbox is what this member's nodes said last, and what of it the leader has not heard. A later report takes an earlier
-// one's place; what matters more goes first: who is there and what they obey, then verdicts on health, then statuses with
-// their counters. A leader that is new hears everything that is known.
+// outbox holds the last reports of this member's nodes, and those that the leader has not received.
+// A later report replaces an earlier one. More important ones are sent first: connected nodes and
+// their applied revisions, then verdicts on health, then statuses with their counters. A new leader
+// receives all of them.
 type outbox struct {
 	mu    sync.Mutex
 	nodes map[string]*lastWords
 	gone  []*apiv1.NodeLeft
-	// queues are the nodes with something to send, by its weight, in the order in which it came up.
+	// queues holds, for each weight, the nodes with something to send, in order of arrival.
 	queues [weights][]string
-	// linked: a leader listens. While none does, what is known is kept and nothing waits.
+	// linked: a leader receives reports. Otherwise they are kept, and nothing is queued.
 	linked bool
 	wake   chan struct{} // room for one
 }
 
-// weight is how much something matters.
+// weight is the priority of a report. Lower values are sent first.
 type weight int
 
 const (
@@ -32,19 +33,22 @@ const (
 	weights
 )
 
-// lastWords are what a node said on its newest stream.
+// lastWords holds the reports of a node's newest stream.
 type lastWords struct {
 	session *session
 	hello   *apiv1.Hello
-	// introduced: the leader has had the hello.
+	// introduced reports whether the leader has received the hello.
 	introduced    bool
 	synced, epoch int64
-	// snat is what the leader has yet to hear of SNAT; snatAck what a mux acknowledged last.
+	// snat holds the SNAT reports that the leader has not received. snatAck is a mux's last
+	// acknowledgement.
 	snat    *apiv1.NodeReport
 	snatAck *apiv1.SnatAck
-	// answers to questions, and what it asks, are sent all.
+	// answers holds replies to requests, and the node's own requests. None is replaced by a later
+	// one.
 	answers []*apiv1.NodeReport
-	// verdicts are all that the node has told; fresh are those that the leader has not heard. Neither is ever modified.
+	// verdicts are all verdicts of the node. fresh are those that the leader has not received.
+	// Neither is ever modified.
 	verdicts, fresh *apiv1.HealthReport
 	status          *apiv1.NodeStatus // never modified
 	queued          [weights]bool
@@ -54,7 +58,7 @@ func newOutbox() *outbox {
 	return &outbox{nodes: map[string]*lastWords{}, wake: make(chan struct{}, 1)}
 }
 
-// hello takes in the beginning of a stream.
+// hello records the beginning of a stream.
 func (o *outbox) hello(s *session, hello *apiv1.Hello) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -69,7 +73,7 @@ func (o *outbox) hello(s *session, hello *apiv1.Hello) {
 	o.queueLocked(n, weightObeyed)
 }
 
-// ack takes in what the node obeys.
+// ack records the revision that the node has applied.
 func (o *outbox) ack(s *session, synced int64) {
 	o.with(s, func(n *lastWords) {
 		if n.synced != synced {
@@ -79,7 +83,7 @@ func (o *outbox) ack(s *session, synced int64) {
 	})
 }
 
-// hear takes in what of a report does not wait: the epoch, and answers to questions.
+// hear queues the parts of a report that must not wait: SNAT, the epoch, and replies to requests.
 func (o *outbox) hear(s *session, r *apiv1.NodeReport) {
 	says, alone := saysSNAT(r)
 	o.with(s, func(n *lastWords) {
@@ -101,7 +105,7 @@ func (o *outbox) hear(s *session, r *apiv1.NodeReport) {
 	})
 }
 
-// health takes in verdicts; all are those of the node with them.
+// health records verdicts. all are those of the node including them.
 func (o *outbox) health(s *session, h, all *apiv1.HealthReport) {
 	o.with(s, func(n *lastWords) {
 		if n.verdicts = all; o.linked {
@@ -111,7 +115,7 @@ func (o *outbox) health(s *session, h, all *apiv1.HealthReport) {
 	})
 }
 
-// report takes in a status.
+// report records a status.
 func (o *outbox) report(s *session, st *apiv1.NodeStatus) {
 	o.with(s, func(n *lastWords) {
 		n.status = st
@@ -119,7 +123,7 @@ func (o *outbox) report(s *session, st *apiv1.NodeStatus) {
 	})
 }
 
-// with changes what is known of a stream, unless it is over.
+// with calls change with the reports of a stream, unless it is over.
 func (o *outbox) with(s *session, change func(*lastWords)) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -128,7 +132,7 @@ func (o *outbox) with(s *session, change func(*lastWords)) {
 	}
 }
 
-// left takes in the end of a stream.
+// left records the end of a stream.
 func (o *outbox) left(s *session) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -151,7 +155,7 @@ func (o *outbox) queueLocked(n *lastWords, w weight) {
 	notify.Send(o.wake)
 }
 
-// link makes everything that is known wait for a leader that listens from now on.
+// link queues all reports for a new leader connection.
 func (o *outbox) link() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -174,7 +178,7 @@ func (o *outbox) link() {
 	notify.Send(o.wake)
 }
 
-// unlink ends what link began.
+// unlink ends the leader connection and clears the queues.
 func (o *outbox) unlink() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -188,7 +192,8 @@ func (o *outbox) unlinkLocked() {
 	}
 }
 
-// next takes what matters most of what waits; nil when nothing does that matters at least so much.
+// next removes and returns the most important queued message; nil if none has at least the priority
+// of least.
 func (o *outbox) next(least weight) *apiv1.RelayUp {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -208,7 +213,7 @@ func (o *outbox) next(least weight) *apiv1.RelayUp {
 			}
 			o.queues[w] = o.queues[w][1:]
 			if n == nil {
-				continue // it left
+				continue // it disconnected
 			}
 			n.queued[w] = false
 			report := &apiv1.NodeReport{}
@@ -233,7 +238,7 @@ func (o *outbox) next(least weight) *apiv1.RelayUp {
 	return nil
 }
 
-// say makes a message of a report. The first of a stream carries its hello.
+// say returns the message of a report. The first of a stream carries its hello.
 func (n *lastWords) say(report *apiv1.NodeReport) *apiv1.RelayUp {
 	report.SyncedRevision, report.Epoch = n.synced, n.epoch
 	if !n.introduced {

@@ -2,10 +2,12 @@ package manager
 
 import apiv1 "github.com/shuntlb/shunt/api/v1"
 
-// maxSNATSaid bounds what of a host's asks waits for the leader. What is dropped the host says again.
+// maxSNATSaid bounds the SNAT requests of a host that wait for the leader. The host repeats dropped
+// ones.
 const maxSNATSaid = 16384
 
-// hearSNATLocked makes what a node says of SNAT wait for the leader: of a mux the newest, of a host all, in its order.
+// hearSNATLocked queues the SNAT part of a node's report for the leader: the newest of a mux, and
+// all of a host, in order.
 func (o *outbox) hearSNATLocked(n *lastWords, r *apiv1.NodeReport) {
 	if r.GetSnatAck() != nil {
 		n.snatAck = r.GetSnatAck()

@@ -11,9 +11,10 @@ import (
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 )
 
-// TestOutboxTellsTheNewest: whatever nodes say, and however often leaders change, a leader that has heard everything knows
-// of each node that is there its newest report and all its verdicts, after a hello and nothing of streams that are over;
-// and what matters more is never behind what matters less.
+// TestOutboxTellsTheNewest: after any reports of nodes and changes of leader, a leader that has
+// received every message has the newest report and all verdicts of each connected node, after a
+// hello, and nothing of ended streams. More important messages are never behind less important
+// ones.
 func TestOutboxTellsTheNewest(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		o, v := newOutbox(), newVerdicts()
@@ -86,7 +87,7 @@ func TestOutboxTellsTheNewest(t *testing.T) {
 	})
 }
 
-// heardOf is what somebody knows of a node.
+// heardOf is the known state of a node.
 type heardOf struct {
 	stream   uint64
 	synced   int64
@@ -135,7 +136,7 @@ func weightOf(up *apiv1.RelayUp) weight {
 	return weightObeyed
 }
 
-// hear folds a message into what a leader knows.
+// hear folds a message into a leader's state.
 func hear(rt *rapid.T, up *apiv1.RelayUp, knows map[string]*heardOf) {
 	if left := up.GetLeft(); left != nil && knows[left.GetNode()] != nil && knows[left.GetNode()].stream == left.GetStream() {
 		delete(knows, left.GetNode())

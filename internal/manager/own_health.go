@@ -6,9 +6,10 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// ownHealth is what of a host's verdicts counts: those on members that are on this host. What it says of others' is nothing,
-// whether it does not know better or wants to harm; so is what names no endpoint. Muxes and other members get none of it.
-// Verdicts are only taken back by who said them, whatever they name.
+// ownHealth returns the part of a host's report that counts: verdicts on members of this host.
+// Verdicts on other members, whether mistaken or malicious, and those that name no endpoint are
+// dropped: muxes and other managers do not receive them. Withdrawals are all kept, because they
+// only withdraw verdicts of this host.
 func (v *view) ownHealth(s *session, h *apiv1.HealthReport) *apiv1.HealthReport {
 	own := map[healthKey]map[uint32]bool{}
 	for _, e := range h.GetEndpoints() {
@@ -37,7 +38,7 @@ func (v *view) ownHealth(s *session, h *apiv1.HealthReport) *apiv1.HealthReport 
 	return out
 }
 
-// ownMembers fills in the members of endpoints that are on a host.
+// ownMembers sets the members of the endpoints in of that are on a host.
 func (v *view) ownMembers(s *session, of map[healthKey]map[uint32]bool) {
 	v.mu.RLock()
 	defer v.mu.RUnlock()

@@ -12,7 +12,7 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// several is web with that many backends on the host, members 0 and up.
+// several returns web with the given number of backends on the host, members 0 and up.
 func several(host, backends int) *lb.Service {
 	s := web(slices.Repeat([]int{host}, backends)...)
 	for i := range s.Endpoints[0].Backends {
@@ -21,8 +21,9 @@ func several(host, backends int) *lb.Service {
 	return s
 }
 
-// TestHostsSpeakForTheirOwn: a host's verdicts on members of another host, on none, and on what is no endpoint at all reach no
-// mux; its own do. A mux ends its stream when it cannot read what hosts say.
+// TestHostsSpeakForTheirOwn: a host's verdicts on members of another host, on members that do not
+// exist and on invalid endpoints reach no mux. Its own do. A mux ends its stream if it cannot parse
+// hosts' reports.
 func TestHostsSpeakForTheirOwn(t *testing.T) {
 	r := newRig(t, store.NewMemory())
 	r.apply(network(), hostNode(1), hostNode(2), muxNode(1), web(1, 2))
@@ -62,7 +63,7 @@ func TestHostsSpeakForTheirOwn(t *testing.T) {
 	hears(func(e *apiv1.EndpointHealth) bool { return len(e.GetAlive()) == 1 && e.GetAlive()[0] == 0 })
 	says(evil, true, of("no address", []uint32{1}, nil, nil), of("203.0.113.10", nil, []uint32{0, 1, 70000}, nil), of("203.0.113.99", []uint32{1}, nil, nil))
 	hears(func(e *apiv1.EndpointHealth) bool { return len(e.GetDead()) == 1 })
-	// Its words are for people, and for nobody to be fooled by.
+	// Its reasons are for people, and must not deceive them.
 	loud := of("203.0.113.10", nil, []uint32{1}, nil)
 	loud.Words = []*apiv1.HealthWords{{Words: "gone\n\x1b[2Jmux1 says" + strings.Repeat("x", 1<<16), Members: []uint32{0, 1, 70000}}, {Words: "of nobody", Members: []uint32{0}}}
 	says(evil, false, loud)
@@ -76,7 +77,7 @@ func TestHostsSpeakForTheirOwn(t *testing.T) {
 		}
 		return true
 	})
-	// Who comes later hears why members are dead.
+	// A mux that connects later receives the reasons of dead members.
 	late := r.raw("mux1", "mux")
 	if h := receive(t, late).GetHealth(); !h.GetFull() || len(h.GetEndpoints()) != 1 || len(h.GetEndpoints()[0].GetWords()) != 1 {
 		t.Errorf("a mux that starts hears %v", h)

@@ -5,13 +5,13 @@ import (
 	"github.com/shuntlb/shunt/internal/pki"
 )
 
-// owned are the services that a caller of role tenant may see; nil: the caller may see all.
+// owned holds the services that a caller of role tenant may see; nil: the caller may see all.
 type owned map[string]bool
 
 // has returns true if the caller may see a service.
 func (o owned) has(service string) bool { return o == nil || o[service] }
 
-// ownOf are the services that a caller may see.
+// ownOf returns the services that a caller may see.
 func (v *view) ownOf(id identity) owned {
 	if id.role != pki.RoleTenant {
 		return nil
@@ -19,7 +19,8 @@ func (v *view) ownOf(id identity) owned {
 	return owned((&scope{identity: id, view: v}).services())
 }
 
-// nodes are those that have members, answers, refused packets or withheld VIPs of the tenant, with these alone.
+// nodes returns the statuses with members, answers, refused packets or withheld VIPs of the tenant,
+// reduced to these.
 func (o owned) nodes(nodes []*apiv1.NodeStatus) (out []*apiv1.NodeStatus) {
 	for _, n := range nodes {
 		members := only(n.GetMembers(), func(m *apiv1.MemberStatus) bool { return o[m.GetService()] })

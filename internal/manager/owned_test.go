@@ -12,7 +12,8 @@ import (
 	"github.com/shuntlb/shunt/internal/pki"
 )
 
-// TestStatusOfATenantIsBuiltOfItsServices counts what Status builds before anything is filtered: for a tenant its own services alone, for others all.
+// TestStatusOfATenantIsBuiltOfItsServices counts the entries that Status builds before filtering:
+// for a tenant those of its own services only, for others all.
 func TestStatusOfATenantIsBuiltOfItsServices(t *testing.T) {
 	r := newPlaced(t)
 	r.join("mux1")

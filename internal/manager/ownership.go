@@ -17,12 +17,13 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// defaultSource owns what a request without a source says, and what was stored before fields had owners.
+// defaultSource owns the fields of requests without a source, and those stored before fields had
+// owners.
 const defaultSource = "apply"
 
 var sourceForm = regexp.MustCompile(`^[a-z0-9-]{1,63}$`)
 
-// opinion is all that one source says of an object.
+// opinion holds all fields of an object that one source sets.
 type opinion struct {
 	convert.Statement
 	source string
@@ -30,7 +31,7 @@ type opinion struct {
 	read   int64 // revision that the object must still have; 0: any
 }
 
-// parseOpinions reads what a request says, object by object.
+// parseOpinions returns the opinions in a request, one per object.
 func parseOpinions(req *apiv1.ApplyRequest) ([]opinion, []lb.Violation) {
 	source := cmp.Or(req.GetSource(), defaultSource)
 	if !sourceForm.MatchString(source) {
@@ -60,12 +61,12 @@ func parseOpinions(req *apiv1.ApplyRequest) ([]opinion, []lb.Violation) {
 	return out, faults
 }
 
-// conflict is a request that says something else of fields than their owners do.
+// conflict reports that a request sets fields to other values than their owners.
 type conflict struct{ faults []lb.Violation }
 
 func (e conflict) Error() string { return invalid(e).Error() }
 
-// claims are the conflicts of an object as violations.
+// claims returns the conflicts of an object as violations.
 func claims(r ref, conflicts []fields.Conflict) []lb.Violation {
 	out := make([]lb.Violation, len(conflicts))
 	for i, c := range conflicts {
@@ -77,8 +78,9 @@ func claims(r ref, conflicts []fields.Conflict) []lb.Violation {
 	return out
 }
 
-// said is what sources said of a stored object, without defaults, and who said it, packed. Of an object that was stored
-// before fields had owners it is what differs from the defaults.
+// said returns the fields of a stored object that sources set, without defaults, and their owners,
+// packed. Of an object stored before fields had owners it returns the fields that differ from the
+// defaults.
 func (r *record) said() (proto.Message, []fields.Owner) {
 	content, owners := convert.Content(r.stored), convert.FromOwners(r.stored.GetOwners())
 	if len(owners) > 0 {
@@ -90,13 +92,13 @@ func (r *record) said() (proto.Message, []fields.Owner) {
 	return content, []fields.Owner{{Source: defaultSource, Fields: []string{fields.Everything}}}
 }
 
-// shown is the object as everybody may read it: with its defaults and every owner.
+// shown returns the object as all callers may read it, with its defaults and every owner.
 func (r *record) shown() *apiv1.Object { return r.describe(r.filled()) }
 
-// filled is the object of the API with its defaults.
+// filled returns the object of the API with its defaults.
 func (r *record) filled() *apiv1.Object { return convert.ToObject(r.obj) }
 
-// describe adds to the object of the API what the manager knows of it.
+// describe adds the revision, the generation and the owners to the object of the API.
 func (r *record) describe(out *apiv1.Object) *apiv1.Object {
 	content, owners := r.said()
 	out.Revision, out.Generation = r.stored.GetRevision(), r.stored.GetGeneration()
@@ -104,7 +106,7 @@ func (r *record) describe(out *apiv1.Object) *apiv1.Object {
 	return out
 }
 
-// apply puts all opinions; what is wrong with any of them is one error.
+// apply puts all opinions. It returns the faults in all of them as one error.
 func (w *write) apply(opinions []opinion) error {
 	var faults, claimed []lb.Violation
 	for _, op := range opinions {
@@ -123,12 +125,12 @@ func (w *write) apply(opinions []opinion) error {
 	return nil
 }
 
-// put adds or changes an object. Nothing is put when there are faults or conflicts.
+// put adds or changes an object. It puts nothing if there are faults or conflicts.
 func (w *write) put(op opinion) ([]lb.Violation, []fields.Conflict, error) {
 	r := refOf(op.Object)
 	old := w.base.record(r)
 	if !w.by.ownsRecord(old) {
-		// Before anything is told of the object.
+		// This precedes any result that reveals the object.
 		if err := w.by.mayPut(old, op.Object); err != nil {
 			return nil, nil, err
 		}
@@ -146,7 +148,7 @@ func (w *write) put(op opinion) ([]lb.Violation, []fields.Conflict, error) {
 	if len(conflicts) > 0 {
 		return nil, conflicts, nil
 	}
-	// A Tenant is the operator's: role tenant may say what it is, and owns nothing of it.
+	// A Tenant belongs to the operator: role tenant may repeat its content, and owns none of it.
 	said := w.by.role != pki.RoleTenant || r.kind != lb.KindTenant
 	if old != nil && (!said || slices.EqualFunc(owned, owners, fields.Owner.Equal)) && proto.Equal(content, present) {
 		ch.Action, ch.After = apiv1.Change_ACTION_UNCHANGED, ch.Before
@@ -177,11 +179,12 @@ func (w *write) put(op opinion) ([]lb.Violation, []fields.Conflict, error) {
 	return nil, nil, w.store(r, old, next)
 }
 
-// merged is an object put together of what several sources say, and what the request says of it; both with defaults.
+// merged holds an object merged from several sources, and the part in the request. Both have
+// defaults.
 type merged struct{ whole, said proto.Message }
 
-// asSaid writes the paths of faults by the numbers that items have in the request. Items that are not in it are named by
-// their keys.
+// asSaid returns the faults with paths that use the item numbers of the request. Items that are not
+// in it are named by their keys.
 func (w *write) asSaid(faults []lb.Violation) []lb.Violation {
 	out := slices.Clone(faults)
 	for i, f := range out {

@@ -14,7 +14,8 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// file is the service web with a backend on each of the hosts, as a file without anything that has a default.
+// file returns the service web with a backend on each of the hosts, without the fields that have a
+// default, as in a file.
 func file(hosts ...int) *apiv1.Service {
 	s := &apiv1.Service{Name: "web", Vip: []string{"203.0.113.10"}, Endpoints: []*apiv1.Endpoint{{Protocol: "tcp", Port: "80"}}}
 	for _, h := range hosts {
@@ -25,7 +26,7 @@ func file(hosts ...int) *apiv1.Service {
 	return s
 }
 
-// drained is what `shunt drain` says of a backend.
+// drained returns the object that `shunt drain` applies for a backend.
 func drained(host int) *apiv1.Service {
 	return &apiv1.Service{Name: "web", Endpoints: []*apiv1.Endpoint{{Protocol: "tcp", Port: "80", Backends: []*apiv1.Backend{
 		{Dip: []string{fmt.Sprintf("10.20.%d.11", host)}, Port: 8080, Drain: true},
@@ -42,7 +43,7 @@ func (r *rig) say(source string, force bool, s *apiv1.Service) (*apiv1.ApplyResp
 	return res.Msg, nil
 }
 
-// says is say of what must be taken; it returns the object.
+// says calls say, which must succeed, and returns the object.
 func (r *rig) says(source string, s *apiv1.Service) *apiv1.Object {
 	r.t.Helper()
 	res, err := r.say(source, false, s)
@@ -161,7 +162,8 @@ func TestConflicts(t *testing.T) {
 	}
 }
 
-// TestPartsThatNeedOthers: what nobody holds is refused, with what it lacks, and changes nothing.
+// TestPartsThatNeedOthers: a part of an object that no source made is refused with the missing
+// fields, and changes nothing.
 func TestPartsThatNeedOthers(t *testing.T) {
 	r := newOwnerRig(t)
 	_, err := r.say("drain", false, drained(2))
@@ -192,7 +194,8 @@ func TestSourcesHaveNames(t *testing.T) {
 	}
 }
 
-// TestObjectsWithoutOwners: what was stored before fields had owners belongs to apply, as far as it is no default.
+// TestObjectsWithoutOwners: fields that were stored before fields had owners belong to apply,
+// unless they are defaults.
 func TestObjectsWithoutOwners(t *testing.T) {
 	s := store.NewMemory()
 	old := convert.ToObject(web(1, 2))

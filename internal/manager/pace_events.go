@@ -9,18 +9,20 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// staleAfter is how long a connected node may go without obeying its newest plan until that is told.
+// staleAfter is how long a connected node may go without applying its newest plan before an event
+// is recorded.
 const staleAfter = 10 * time.Second
 
-// paceEvents tells which nodes do not keep up. It belongs to one goroutine.
+// paceEvents records which nodes do not keep up. It belongs to one goroutine.
 type paceEvents struct {
 	m *Manager
-	// late are the nodes that do not obey all there is for them.
+	// late holds the nodes that have not applied all updates for them.
 	late map[string]lateness
 }
 
-// lateness is what a node has to reach to be told to keep up, and since when it has not: one that is given plan after plan
-// is always behind the last.
+// lateness holds the revision that a node must reach to count as up to date, and since when it has
+// not. The newest revision would not do, because a node that gets plan after plan is always behind
+// the last one.
 type lateness struct {
 	revision int64
 	since    time.Time
@@ -28,7 +30,7 @@ type lateness struct {
 
 func newPaceEvents(m *Manager) *paceEvents { return &paceEvents{m, map[string]lateness{}} }
 
-// run looks at all nodes once in a while until ctx ends.
+// run checks all nodes periodically until ctx ends.
 func (p *paceEvents) run(ctx context.Context) {
 	for {
 		select {

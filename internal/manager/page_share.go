@@ -67,7 +67,7 @@ func shareOut[E proto.Message](p *page, entries []E, share func(E) pageShare) {
 
 // byShare groups entries so that each group can be one or more pages of one class. The group of
 // pageUsual is first, because ends of eventJournal need a change of the leader before any other
-// page of its term; the others are in the order of their first entries. Entries of a group stay in
+// page of its term. The others are in the order of their first entries. Entries of a group stay in
 // their order. An owner has a group of its own if it has more bytes than one of ownerShares of its
 // class: held in the journal and in entries together. The other owners of a class share a group.
 func byShare[E proto.Message](

@@ -173,8 +173,8 @@ func TestOwnersPushOutTheirOwn(t *testing.T) {
 	}
 }
 
-// TestNodesPushOutNoTenants: neither do operators and nodes that write more than the whole journal
-// push out entries of tenants.
+// TestNodesPushOutNoTenants: operators and nodes that write more than the whole journal do not push
+// out entries of tenants either.
 func TestNodesPushOutNoTenants(t *testing.T) {
 	s := newEarlyScribe(t)
 	for i := range 700 {
@@ -184,7 +184,7 @@ func TestNodesPushOutNoTenants(t *testing.T) {
 		s.write()
 		s.clock.Advance(time.Second)
 	}
-	s.tenants = 0 // of nodes and operators nothing early is left
+	s.tenants = 0 // no early entries of nodes and operators are left
 	for _, e := range s.readAudit(&apiv1.AuditRequest{Limit: 1 << 20}) {
 		if strings.HasPrefix(e.GetTenant(), "quiet") {
 			s.tenants++
@@ -223,8 +223,8 @@ func TestChangesBeyondTheBounds(t *testing.T) {
 	}
 }
 
-// TestPagesOfFormerBuilds: pages with entries of several classes, or of tenants without a name,
-// are read, counted and removed.
+// TestPagesOfFormerBuilds: pages with entries of several classes, or of tenants without a name, are
+// read, counted and removed.
 func TestPagesOfFormerBuilds(t *testing.T) {
 	audit, events := newAuditJournal(), newEventJournal().journal
 	put := func(j *journal, n uint64, v proto.Message) *page {

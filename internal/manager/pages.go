@@ -12,16 +12,17 @@ import (
 )
 
 const (
-	// sweepJournals is how often what is too old is deleted when nothing is written.
+	// sweepJournals is how often old pages are deleted when nothing is written.
 	sweepJournals = time.Hour
 	// maxSwept bounds the pages that one transaction deletes.
 	maxSwept = 1000
-	// lastFlush bounds the writing of what waits when a term ends.
+	// lastFlush bounds the writing of waiting entries when a term ends.
 	lastFlush = 500 * time.Millisecond
 )
 
-// drain calls write until ctx ends, and once more then: when something waits, but at most once in eventPace unless a batch waits. write
-// returns when it wants to be called again; the zero time is for when there is something new.
+// drain calls write when entries wait, at most once per eventPace unless a batch waits, until ctx
+// ends, and once more then. write returns the time at which it must be called again; zero: when
+// there are new entries.
 func (f *funnel[T]) drain(ctx context.Context, o Options, write func(context.Context, time.Time) (time.Time, error)) {
 	for {
 		next, err := write(ctx, o.Clock.Now())
@@ -39,7 +40,7 @@ func (f *funnel[T]) drain(ctx context.Context, o Options, write func(context.Con
 	}
 }
 
-// pause waits until write is to be called again; false at the end of ctx.
+// pause waits until write must be called again. It returns false at the end of ctx.
 func (f *funnel[T]) pause(ctx context.Context, o Options, next time.Time) bool {
 	select {
 	case <-o.Clock.After(eventPace):
@@ -61,18 +62,19 @@ func (f *funnel[T]) pause(ctx context.Context, o Options, next time.Time) bool {
 	return true
 }
 
-// pages write a journal. They belong to one goroutine.
+// pages writes a journal. It belongs to one goroutine.
 type pages struct {
 	m       *Manager
 	journal *journal
 	bounds  bounds
-	// unsaved are pages whose transaction failed: nobody knows whether it was done. Doing it again changes nothing.
+	// unsaved holds pages whose transaction failed. It may have been committed, and repeating it
+	// changes nothing.
 	unsaved []store.Op
-	// more is how many bytes they have, by class.
+	// more holds the bytes of unsaved, by class.
 	more classBytes
 }
 
-// add writes pages and deletes what they are too much for.
+// add writes pages and deletes those that exceed the bounds as a result.
 func (p *pages) add(ctx context.Context, now time.Time, values ...proto.Message) error {
 	for _, v := range values {
 		value, err := proto.Marshal(v)
@@ -93,7 +95,7 @@ func (p *pages) add(ctx context.Context, now time.Time, values ...proto.Message)
 	return p.flush(ctx, now)
 }
 
-// flush writes the pages that could not be written, if there are some.
+// flush writes the unsaved pages, if any.
 func (p *pages) flush(ctx context.Context, now time.Time) error {
 	if len(p.unsaved) == 0 {
 		return nil
@@ -105,12 +107,12 @@ func (p *pages) flush(ctx context.Context, now time.Time) error {
 	return err
 }
 
-// sweep deletes what is too much or too old.
+// sweep deletes pages that exceed the bounds.
 func (p *pages) sweep(ctx context.Context, now time.Time) error {
 	return p.commit(ctx, store.Txn{}, classBytes{}, now)
 }
 
-// commit adds the deletes that make room for more bytes.
+// commit commits t with the deletes that make room for more bytes.
 func (p *pages) commit(ctx context.Context, t store.Txn, more classBytes, now time.Time) error {
 	for _, key := range p.journal.excess(p.bounds, more, now, maxSwept) {
 		t.Ops = append(t.Ops, store.Delete(key))

@@ -21,7 +21,8 @@ import (
 	"github.com/shuntlb/shunt/internal/pki"
 )
 
-// certified is somebody with a certificate that another tool made with the CA's key, as docs/ops/access.md shows.
+// certified returns the TLS configuration of a person with a certificate that another tool made
+// with the CA's key, as docs/ops/access.md shows.
 func (r *rig) certified(subject pkix.Name) *tls.Config {
 	r.t.Helper()
 	read := func(name string) []byte {
@@ -49,7 +50,7 @@ func (r *rig) certified(subject pkix.Name) *tls.Config {
 	return &tls.Config{RootCAs: r.ca().Pool(), ServerName: pki.ServerName, Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}
 }
 
-// bearer is a client without a certificate that sends a token.
+// bearer returns a client without a certificate that sends a token.
 func (r *rig) bearer(token string) shuntv1connect.ManagerClient {
 	send := func(h interface{ Set(key, value string) }) { h.Set("Authorization", "Bearer "+token) }
 	return shuntv1connect.NewManagerClient(r.httpClient(r.as(nil, "", "none")), "https://"+r.addr, connect.WithInterceptors(headers(send)))
@@ -77,7 +78,7 @@ func (h headers) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect
 	return next
 }
 
-// access makes an access token; a ttl of 0 is the default.
+// access creates an access token. A ttl of 0 means the default.
 func (r *rig) access(name, role, tenant string, ttl time.Duration) *apiv1.CreateAccessResponse {
 	r.t.Helper()
 	req := &apiv1.CreateAccessRequest{Name: name, Role: role, Tenant: tenant}

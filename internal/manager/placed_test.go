@@ -13,7 +13,7 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// placed is a manager whose time stands still, with muxes that say what the test has them say.
+// placed is a manager whose clock the test advances, with muxes whose reports the test sends.
 type placed struct {
 	*kept
 	p     *placement
@@ -28,7 +28,7 @@ func newPlaced(t *testing.T) *placed {
 	return r
 }
 
-// term begins a term's placement, as a new leader does that knows the store alone.
+// term begins a term's placement as a new leader does, with the state of the store only.
 func (r *placed) term() {
 	if r.p != nil {
 		r.m.view.unsubscribe(r.p)
@@ -47,7 +47,7 @@ func (r *placed) node(name string, edit func(*lb.Node)) {
 	r.apply(n)
 }
 
-// join adds muxes that are connected and announce what they have.
+// join adds connected muxes that announce their VIPs.
 func (r *placed) join(names ...string) {
 	r.t.Helper()
 	for _, name := range names {
@@ -68,7 +68,7 @@ func (r *placed) disconnect(name string) {
 	delete(r.muxes, name)
 }
 
-// service with VIPs 203.0.113.i.
+// service applies a service with the VIPs 203.0.113.i.
 func (r *placed) service(name string, replicas uint32, vips ...int) {
 	r.t.Helper()
 	s := &lb.Service{Name: name, Endpoints: []lb.Endpoint{{Protocol: lb.TCP, Port: 80}}, Placement: &lb.Placement{Replicas: replicas}}
@@ -81,7 +81,7 @@ func (r *placed) service(name string, replicas uint32, vips ...int) {
 
 func vipOf(i int) netip.Addr { return netip.MustParseAddr(fmt.Sprintf("203.0.113.%d", i)) }
 
-// say has muxes report that they obey everything and announce all VIPs that they have.
+// say sends reports of muxes that have applied everything and announce all VIPs that they have.
 func (r *placed) say(names ...string) {
 	r.t.Helper()
 	for _, name := range names {
@@ -104,14 +104,14 @@ func (r *placed) round() {
 	}
 }
 
-// later lets time pass, with a round.
+// later advances the clock and runs a round.
 func (r *placed) later(d time.Duration) {
 	r.t.Helper()
 	r.clock.Advance(d)
 	r.round()
 }
 
-// have tells which muxes have a VIP in their plans.
+// have returns the muxes with a VIP in their plans.
 func (r *placed) have(i int) []string {
 	r.m.view.mu.RLock()
 	defer r.m.view.mu.RUnlock()
@@ -141,7 +141,7 @@ func (r *placed) want(what string, i int, muxes []string, leaving ...string) {
 	}
 }
 
-// other is a mux that the VIP is not on.
+// other returns a mux without the VIP.
 func (r *placed) other(i int) string {
 	for name := range r.muxes {
 		if !slices.Contains(r.at(i).All(), name) {

@@ -12,56 +12,60 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// DefaultReplaceAfter is long beside a restart of a mux, which keeps its routes, and of the managers: what is placed
-// afresh moves flows. A mux that is dead is out of the routers' way long before.
+// DefaultReplaceAfter is longer than a restart of a mux, which keeps its routes, and of the
+// managers, because a new placement moves flows. Routers stop using a dead mux long before.
 const DefaultReplaceAfter = 60 * time.Second
 
 const (
-	// placePace is the least time between two writes. VIPs that no mux serves do not wait for it.
+	// placePace is the minimum time between two writes. VIPs without a serving mux do not wait for
+	// it.
 	placePace = time.Second
-	// placeLook is how often it is looked at what muxes report, placeLookMoving while VIPs move.
+	// placeLook is the interval at which muxes' reports are checked, placeLookMoving the interval
+	// while VIPs move.
 	placeLook       = time.Second
 	placeLookMoving = 100 * time.Millisecond
 	// placeRetry is the wait after a failed write.
 	placeRetry = time.Second
 )
 
-// errPlacementConflict: somebody else wrote meanwhile; the places are computed again.
+// errPlacementConflict reports a concurrent write. The places must be computed again.
 var errPlacementConflict = errors.New("too many writes at once")
 
-// placement puts VIPs on muxes, and moves them so that a mux that gives one up does it after others have it.
+// placement assigns VIPs to muxes, and moves them so that a mux gives one up only after others have
+// it.
 type placement struct {
 	m *Manager
-	// began is when this term's placement did: before, it is not known what muxes did.
+	// began is the start of this term's placement. The muxes' state before it is unknown.
 	began  time.Time
 	placer *place.Placer
-	// muxes are as the placer knows them; seen is what they reported.
+	// muxes holds the placer's input for each mux, seen its last report.
 	muxes map[string]place.Mux
 	seen  map[string]*seenMux
-	// vips are those of all services, services the VIPs that each had when it was read last.
+	// vips holds the VIPs of all services, services the VIPs of each service when it was last read.
 	vips     map[place.Key]wantedVIP
-	placed   map[place.Key]bool // those that the placer knows
+	placed   map[place.Key]bool // VIPs that the placer has
 	services map[string][]place.Key
-	// every is how many VIPs are on every mux, byLoad how many are placed by load.
+	// every is the number of VIPs on every mux, byLoad the number of VIPs placed by load.
 	every, byLoad int
 	loads         loads
 	moves         map[place.Key]*move
-	// todo are VIPs whose place may not be what is stored; moved: the placer was told something new.
+	// todo holds VIPs whose place may differ from the stored one. moved reports whether the
+	// placer's input changed.
 	todo  map[place.Key]bool
 	moved bool
-	// wrote is when the last write was.
+	// wrote is the time of the last write.
 	wrote time.Time
-	// problems and overloaded muxes are those that were told.
+	// problems and overloaded hold the reported problems and overloaded muxes.
 	problems   map[place.Key]place.Problem
 	overloaded []string
 
 	mu sync.Mutex
-	// changed are objects to read again.
+	// changed holds objects to read again.
 	changed map[ref]bool
 	wake    chan struct{} // room for one
 }
 
-// wantedVIP is a VIP as its service wants it.
+// wantedVIP is a VIP with the placement that its service requests.
 type wantedVIP struct {
 	service, tenant string
 	place.VIP
@@ -92,7 +96,7 @@ func (p *placement) poke() {
 	notify.Send(p.wake)
 }
 
-// run works until ctx ends.
+// run places VIPs until ctx ends.
 func (p *placement) run(ctx context.Context) {
 	p.m.view.subscribe(p)
 	defer p.m.view.unsubscribe(p)
@@ -124,7 +128,7 @@ func (p *placement) run(ctx context.Context) {
 	}
 }
 
-// begin notes everything there is as changed.
+// begin marks all services and places as changed.
 func (p *placement) begin() {
 	p.m.view.mu.RLock()
 	defer p.m.view.mu.RUnlock()
@@ -138,8 +142,8 @@ func (p *placement) begin() {
 	}
 }
 
-// round takes in what changed, decides, and writes what it may write by now. It returns when to look again at the
-// latest; 0: when something changes.
+// round reads changes, computes places, and writes those that the pace allows. It returns the
+// maximum time until the next round; 0: until the next change.
 func (p *placement) round(ctx context.Context) (wait time.Duration, err error) {
 	now := p.m.o.Clock.Now()
 	p.readMuxes(now)
@@ -167,7 +171,7 @@ func (p *placement) round(ctx context.Context) (wait time.Duration, err error) {
 	return 0, nil
 }
 
-// readServices takes in the services that changed, and those whose policy did.
+// readServices reads the services that changed, and those whose policy changed.
 func (p *placement) readServices() {
 	p.mu.Lock()
 	changed := p.changed
@@ -205,7 +209,7 @@ func (p *placement) readServices() {
 	}
 }
 
-// forget takes a service's VIPs off those that are wanted; the placer still has them.
+// forget removes a service's VIPs from vips. The placer still has them.
 func (p *placement) forget(service string) {
 	for _, key := range p.services[service] {
 		if w, ok := p.vips[key]; ok && w.service == service {
@@ -223,7 +227,7 @@ func (p *placement) count(w wantedVIP, by int) {
 	}
 }
 
-// readLocked takes in a service's VIPs; the view is locked.
+// readLocked adds a service's VIPs. The view must be locked.
 func (p *placement) readLocked(svc *lb.Service) {
 	v := p.m.view
 	wants := lb.Effective(svc, v.state.Policies).Placement
@@ -250,7 +254,7 @@ func (p *placement) readLocked(svc *lb.Service) {
 	}
 }
 
-// drop takes out of the placer what is not placed any more, and notes the service's VIPs.
+// drop removes VIPs that are no longer placed from the placer, and stores the service's VIPs.
 func (p *placement) drop(service string) {
 	for _, key := range p.services[service] {
 		if p.vips[key].Replicas == 0 && p.placed[key] {

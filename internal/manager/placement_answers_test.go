@@ -7,7 +7,8 @@ import (
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 )
 
-// TestLoadsCountAnswers: placement by load counts answers to servers' own connections, of VIPs with endpoints and without.
+// TestLoadsCountAnswers: placement by load counts replies to servers' own connections, of VIPs with
+// endpoints and without.
 func TestLoadsCountAnswers(t *testing.T) {
 	got := packetsOf(&apiv1.NodeStatus{
 		Members: []*apiv1.MemberStatus{{Vip: "203.0.113.1", Packets: 5}, {Vip: "203.0.113.1", Packets: 6}, {Vip: "203.0.113.2", Packets: 7}},

@@ -10,20 +10,21 @@ import (
 )
 
 const (
-	// loadSpan is what packets are counted over: long beside a burst, short beside a day's rise.
+	// loadSpan is the period over which packets are counted. It is longer than a burst and shorter
+	// than a day's rise.
 	loadSpan = 30 * time.Second
-	// loadChange is by how many percent a load must change to count, loadFloor by how many packets a second: loads are
-	// never still.
+	// loadChange is the minimum change of a load that counts, in percent, and loadFloor that in
+	// packets per second, because loads are never constant.
 	loadChange = 20
 	loadFloor  = 100
 )
 
-// loads are packets per second, of VIPs and by mux, from what muxes count.
+// loads holds the packets per second of VIPs and by mux, from the muxes' counters.
 type loads struct {
 	at time.Time
-	// counted are packets by mux and VIP, as of `at`.
+	// counted holds the packets by mux and VIP at the time at.
 	counted map[string]map[string]uint64
-	// told are the loads that the placer knows.
+	// told holds the loads that the placer has.
 	told map[place.Key]uint64
 }
 
@@ -31,7 +32,7 @@ func newLoads() loads {
 	return loads{counted: map[string]map[string]uint64{}, told: map[place.Key]uint64{}}
 }
 
-// readLoads tells the placer of loads that changed, where anything depends on them.
+// readLoads passes changed loads to the placer, if any VIP or mux depends on them.
 func (p *placement) readLoads(now time.Time) {
 	if !p.weighs() {
 		clear(p.loads.counted)
@@ -52,7 +53,7 @@ func (p *placement) readLoads(now time.Time) {
 		counted := packetsOf(s.status)
 		rates := map[string]uint64{}
 		for vip, n := range counted {
-			// Counters begin anew with the tables.
+			// Counters restart with the tables.
 			if before, ok := l.counted[name][vip]; ok && n >= before {
 				rates[vip] = uint64(float64(n-before) / elapsed.Seconds())
 				total[vip] += rates[vip]
@@ -82,7 +83,7 @@ func (p *placement) readLoads(now time.Time) {
 	}
 }
 
-// base tells the placer of the packets of VIPs that are on every mux.
+// base passes the packets of VIPs that are on every mux to the placer.
 func (p *placement) base(mux string, rates map[string]uint64, keys map[string]place.Key) {
 	x, ok := p.muxes[mux]
 	if !ok {
@@ -100,7 +101,7 @@ func (p *placement) base(mux string, rates map[string]uint64, keys map[string]pl
 	}
 }
 
-// weighs tells whether packets count for anything.
+// weighs reports whether any placement depends on packets.
 func (p *placement) weighs() bool {
 	if p.byLoad > 0 {
 		return true
@@ -113,13 +114,14 @@ func (p *placement) weighs() bool {
 	return false
 }
 
-// differs tells whether a load changed so much that it counts.
+// differs reports whether a load changed enough to count.
 func differs(told, now uint64) bool {
 	d := max(told, now) - min(told, now)
 	return d >= loadFloor && d*100 > told*loadChange
 }
 
-// packetsOf are the packets that a mux counted, by VIP: of endpoints' members, and answers to connections that servers opened.
+// packetsOf returns the packets that a mux counted, by VIP: of endpoints' members, and replies to
+// connections that servers opened.
 func packetsOf(status *apiv1.NodeStatus) map[string]uint64 {
 	out := map[string]uint64{}
 	for _, m := range status.GetMembers() {

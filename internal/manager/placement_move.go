@@ -8,31 +8,32 @@ import (
 )
 
 const (
-	// moveLinger is how long muxes keep a VIP after others announce it: routers need a moment to use the new ways.
+	// moveLinger is how long muxes keep a VIP after others announce it, because routers need a
+	// moment to use the new routes.
 	moveLinger = time.Second
-	// movePatience is how long muxes keep a VIP that others have and do not all announce.
+	// movePatience is how long muxes keep a VIP that others have but do not all announce.
 	movePatience = 30 * time.Second
 )
 
-// move is a VIP that some muxes give up once others have it.
+// move is the move of a VIP that some muxes give up once others have it.
 type move struct {
-	// since is when the last mux was added, or when this term learnt of the move.
+	// since is the time when the last mux was added, or when this term first saw the move.
 	since time.Time
-	// added are the revisions by which muxes were told, as far as that was in this term.
+	// added maps new muxes to the revision that added them, if that was in this term.
 	added map[string]int64
-	// taken is since when the new muxes have it; zero while they do not.
+	// taken is the time since which the new muxes have the VIP; zero while they do not.
 	taken time.Time
-	// over: those that are leaving may go.
+	// over reports that the leaving muxes may lose the VIP.
 	over bool
 }
 
-// watch looks at the moves and notes those that are over.
+// watch updates the moves and marks those that are over.
 func (p *placement) watch(now time.Time) {
 	for key, mv := range p.moves {
 		stored, _ := p.m.view.place(key)
 		switch taken, some := p.taken(key, mv, stored, now); {
 		case len(stored.Muxes) == 0:
-			// Nobody takes it: whoever has it keeps it.
+			// No mux takes it, so those that have it keep it.
 		case !taken && (!some || now.Sub(mv.since) < movePatience):
 			mv.taken = time.Time{}
 		case mv.taken.IsZero():
@@ -44,8 +45,9 @@ func (p *placement) watch(now time.Time) {
 	}
 }
 
-// taken tells whether the muxes of a VIP, as far as they are there, obey what they were told and announce it, where
-// those that leave do; some: at least one of them does, or none of the others.
+// taken reports whether the connected muxes of a VIP have applied the plan with it, and announce it
+// if a leaving mux does. some reports whether at least one of them has, or no leaving mux announces
+// it.
 func (p *placement) taken(key place.Key, mv *move, stored plan.Place, now time.Time) (taken, some bool) {
 	announced := false
 	for _, name := range stored.Leaving {
@@ -69,12 +71,13 @@ func (p *placement) taken(key place.Key, mv *move, stored plan.Place, now time.T
 	return taken && some, some
 }
 
-// unheard: the mux may well be there, but this manager does not lead for long.
+// unheard reports whether the mux may be up although it has not reported, because this manager has
+// not led for long.
 func (p *placement) unheard(s *seenMux, now time.Time) bool {
 	return (s.status == nil || s.status.GetLastSeen().AsTime().Before(p.began)) && now.Sub(p.began) < movePatience
 }
 
-// follow notes that a place was stored.
+// follow updates the move of a VIP after its place was stored.
 func (p *placement) follow(key place.Key, was, is plan.Place, revision int64, now time.Time) {
 	if len(is.Leaving) == 0 {
 		delete(p.moves, key)

@@ -10,7 +10,7 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// journal is what nodes did, in order.
+// journal lists the actions of nodes, in order.
 type journal struct {
 	mu    sync.Mutex
 	lines []string
@@ -28,7 +28,7 @@ func (j *journal) after(line string) int {
 	return slices.Index(j.lines, line)
 }
 
-// announcer makes a mux announce what its plan has, and write down when it gets and loses its VIP.
+// announcer makes a mux announce the VIPs in its plan, and note when it gets and loses its VIP.
 func announcer(name string, n *node, j *journal) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -51,8 +51,8 @@ func announcer(name string, n *node, j *journal) {
 	}
 }
 
-// TestDrainedMuxGivesUpAfterOthersHave drains one of two muxes of a VIP: a third one has and announces it before the
-// first one loses it, and the one that stays never does.
+// TestDrainedMuxGivesUpAfterOthersHave drains one of two muxes of a VIP: a third one has and
+// announces it before the first one loses it, and the one that stays never does.
 func TestDrainedMuxGivesUpAfterOthersHave(t *testing.T) {
 	r := newRig(t, nil)
 	r.apply(network(), hostNode(1), muxNode(1), muxNode(2), muxNode(3))

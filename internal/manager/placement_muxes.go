@@ -11,16 +11,16 @@ import (
 	"github.com/shuntlb/shunt/internal/place"
 )
 
-// seenMux is what a mux said last. status is nil when it said nothing as long as this manager is up.
+// seenMux is the last report of a mux. status is nil if it sent none since this manager started.
 type seenMux struct {
 	status *apiv1.NodeStatus
-	// routes are those that it advertises, by prefix; nil until somebody asks.
+	// routes holds the advertised prefixes; nil until the first lookup.
 	routes map[string]bool
 }
 
 func (s *seenMux) connected() bool { return s.status.GetConnected() }
 
-// advertises tells whether the mux said that it advertises a VIP.
+// advertises reports whether the mux advertises a VIP according to its last report.
 func (s *seenMux) advertises(vip netip.Addr) bool {
 	if s.routes == nil {
 		s.routes = make(map[string]bool, len(s.status.GetRoutes()))
@@ -33,7 +33,7 @@ func (s *seenMux) advertises(vip netip.Addr) bool {
 	return s.routes[netip.PrefixFrom(vip, vip.BitLen()).String()]
 }
 
-// newest are the last words of nodes; without a status of those that said nothing.
+// newest returns the last reports of nodes. Those of nodes that sent none have no status.
 func (r *reports) newest(names []string) []heard {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -44,19 +44,19 @@ func (r *reports) newest(names []string) []heard {
 	return out
 }
 
-// muxNodes are the Node objects of muxes.
+// muxNodes returns the Node objects of muxes.
 func (v *view) muxNodes() []*lb.Node {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
 	return slices.Collect(maps.Values(v.muxes))
 }
 
-// sameList tells whether two lists, which are never modified, are one.
+// sameList reports whether two lists, which are never modified, are the same one.
 func sameList[E any](a, b []E) bool {
 	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }
 
-// readMuxes tells the placer of muxes that came, went or changed.
+// readMuxes passes added, removed and changed muxes to the placer.
 func (p *placement) readMuxes(now time.Time) {
 	nodes := p.m.view.muxNodes()
 	names := make([]string, len(nodes))
@@ -76,7 +76,7 @@ func (p *placement) readMuxes(now time.Time) {
 		}
 		x := place.Mux{
 			Name: n.Name, Zone: n.Zone, VIPs: n.Capacity.VIPs, Packets: n.Capacity.Packets,
-			// Whoever drains a mux on its machine means what an operator of the cluster means.
+			// A drain on the mux's machine counts like one by an operator of the cluster.
 			Drain: n.Drain || status.GetDrained(),
 			Away:  !status.GetConnected(),
 		}
@@ -94,8 +94,8 @@ func (p *placement) readMuxes(now time.Time) {
 	}
 }
 
-// replaceable tells whether a mux was away for so long that others get its VIPs. What it did before the term is not
-// known.
+// replaceable reports whether a mux has been disconnected for so long that others get its VIPs. Its
+// state before the term is unknown.
 func (p *placement) replaceable(said heard, now time.Time) bool {
 	since := p.began
 	if said.at.After(since) {
@@ -112,7 +112,7 @@ func (p *placement) setMux(x place.Mux) {
 	}
 }
 
-// settleMuxes tells the placer of how many VIPs are on every mux.
+// settleMuxes passes the number of VIPs on every mux to the placer.
 func (p *placement) settleMuxes() {
 	for _, x := range p.muxes {
 		x.BaseVIPs = uint32(p.every)

@@ -12,12 +12,12 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// placing is what is known of VIPs that have fewer muxes than they ask for. It is never modified.
+// placing holds the VIPs with fewer muxes than their services request. It is never modified.
 type placing struct {
 	problems map[place.Key]place.Problem
 }
 
-// tell notes what cannot be placed, and makes events of what is new of that.
+// tell stores the present problems, and records events of new ones.
 func (p *placement) tell() {
 	problems := map[place.Key]place.Problem{}
 	for _, problem := range p.placer.Problems() {
@@ -40,7 +40,7 @@ func (p *placement) tell() {
 	p.overloaded = overloaded
 }
 
-// because is why a VIP has fewer muxes than it asks for.
+// because returns the reason why a VIP has fewer muxes than its service requests.
 func because(p place.Problem) string {
 	up := fmt.Sprintf("muxes that are up and do not drain: %d", p.Muxes)
 	if p.Reason == place.Capacity {
@@ -49,7 +49,7 @@ func because(p place.Problem) string {
 	return up
 }
 
-// tellPlaced makes the event of a place that was stored.
+// tellPlaced records the event of a stored place.
 func (p *placement) tellPlaced(s storedPlace, revision int64) {
 	if len(s.is.Muxes) == 0 || slices.Equal(s.was.Muxes, s.is.Muxes) {
 		return
@@ -68,10 +68,10 @@ func (p *placement) event(key place.Key, reason string, revision int64, message 
 	})
 }
 
-// everyService stands for all services where placements are asked for.
+// everyService stands for all services in requests for placements.
 const everyService = "*"
 
-// placements are where the VIPs of a service are, or those of all, ordered by service.
+// placements returns the places of the VIPs of a service, or of all services, sorted by service.
 func (m *Manager) placements(service string, own owned) []*apiv1.VIPPlacement {
 	var problems map[place.Key]place.Problem
 	if now := m.placing.Load(); now != nil {
@@ -98,7 +98,7 @@ func (m *Manager) placements(service string, own owned) []*apiv1.VIPPlacement {
 	return out
 }
 
-// withVIPs adds to the statuses of muxes how many VIPs they serve.
+// withVIPs adds the number of served VIPs to the statuses of muxes.
 func (m *Manager) withVIPs(nodes []*apiv1.NodeStatus) {
 	m.view.mu.RLock()
 	defer m.view.mu.RUnlock()
@@ -110,7 +110,7 @@ func (m *Manager) withVIPs(nodes []*apiv1.NodeStatus) {
 	}
 }
 
-// placementLocked is where one VIP is.
+// placementLocked returns the place of one VIP.
 func (v *view) placementLocked(svc *lb.Service, key place.Key, replicas uint32, problems map[place.Key]place.Problem) *apiv1.VIPPlacement {
 	out := &apiv1.VIPPlacement{Service: svc.Name, Vip: key.VIP.String(), Replicas: replicas}
 	p, decided := v.state.Places[key]

@@ -26,7 +26,7 @@ func TestNewVIPIsNowhereUntilItIsPlaced(t *testing.T) {
 		t.Fatalf("the VIP is on %v, leaves %v", at.Muxes, at.Leaving)
 	}
 	r.want("placed", 10, r.at(10).Muxes)
-	// Many within a second: those that nobody serves do not wait.
+	// Many within a second: VIPs without a serving mux do not wait.
 	r.service("more", 1, 11, 12)
 	r.round()
 	if len(r.at(11).Muxes) != 1 || len(r.at(12).Muxes) != 1 {
@@ -88,7 +88,7 @@ func TestVIPStaysWhereNobodyTakesItOver(t *testing.T) {
 	r.round()
 	r.later(moveLinger)
 	r.want("it does", 10, []string{comes})
-	// Nobody is left to take it.
+	// No mux is left to take it.
 	r.node(comes, func(n *lb.Node) { n.Drain = true })
 	r.later(placePace)
 	for range 100 {
@@ -144,7 +144,8 @@ func TestMuxThatIsAwayKeepsItsVIPs(t *testing.T) {
 	r.want("over", 10, slices.Sorted(slices.Values([]string{was[1], comes})))
 }
 
-// TestMuxIsReplacedWhenTheClockWentBack: the time of day at which a mux was seen last is in the future, and does not matter.
+// TestMuxIsReplacedWhenTheClockWentBack: the time of day of a mux's last report is in the future,
+// which has no effect.
 func TestMuxIsReplacedWhenTheClockWentBack(t *testing.T) {
 	r := newPlaced(t)
 	r.join("mux1", "mux2")
@@ -166,7 +167,7 @@ func TestNewLeaderWaitsForMuxes(t *testing.T) {
 	r.service("web", 2, 10)
 	r.round()
 	was := r.at(10).Muxes
-	// Nobody told this leader anything.
+	// No node has reported to this leader.
 	r.m.reports = newReports()
 	r.clock.Advance(time.Hour)
 	r.term()
@@ -237,7 +238,7 @@ func TestReplicasComeAndGo(t *testing.T) {
 	if _, decided := r.m.view.place(plan.VIPKey(vipOf(10))); decided {
 		t.Fatal("a place is left")
 	}
-	// By a policy, for a service that is new and for one that is not.
+	// By a policy, for a new service and for an existing one.
 	s := &lb.Service{Name: "web", Policy: "two", VIPs: []netip.Addr{vipOf(10), vipOf(11)}, Endpoints: []lb.Endpoint{{Protocol: lb.TCP, Port: 80, Backends: []lb.Backend{{
 		DIPs: []netip.Addr{netip.MustParseAddr("10.20.1.11")}, Port: 8080, Host: netip.MustParseAddr("10.20.1.1"), Weight: 1,
 	}}}}}
@@ -284,7 +285,7 @@ func TestCapacityAndLoad(t *testing.T) {
 	if missing != "muxes that are up and do not drain: 1, none with room for it" {
 		t.Fatalf("missing: %q", missing)
 	}
-	// A VIP that gets more than its mux can take goes where there is room.
+	// A VIP that exceeds the capacity of its mux moves to one with room.
 	r.node("mux1", func(n *lb.Node) { n.Capacity.Packets = 1000 })
 	r.later(placePace)
 	r.join("mux2")
@@ -318,7 +319,8 @@ func TestCapacityAndLoad(t *testing.T) {
 	}
 }
 
-// TestCapacityWithoutPlacement: services without placement are on every mux whatever its capacity. Who gives it one is warned, and a mux that gets more packets is
+// TestCapacityWithoutPlacement: services without placement are on every mux regardless of its
+// capacity. A user who sets a capacity gets a warning, and a mux that receives more packets is
 // reported.
 func TestCapacityWithoutPlacement(t *testing.T) {
 	r := newPlaced(t)

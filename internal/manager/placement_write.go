@@ -15,7 +15,7 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// write stores the places that differ from what is stored, as soon as the pace allows it.
+// write stores the places that differ from the stored ones, as soon as the pace allows it.
 func (p *placement) write(ctx context.Context, now time.Time) error {
 	if len(p.todo) == 0 {
 		return nil
@@ -49,13 +49,13 @@ func (p *placement) write(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// up tells whether a mux may be serving.
+// up reports whether a mux may be serving.
 func (p *placement) up(mux string) bool {
 	x, ok := p.muxes[mux]
 	return ok && !x.Down
 }
 
-// next is what is to be stored of a VIP; nothing when it is on every mux, or gone.
+// next returns the place to store for a VIP. wanted is false if it is on every mux, or was removed.
 func (p *placement) next(key place.Key, stored plan.Place, decided bool) (next plan.Place, wanted bool) {
 	if p.vips[key].Replicas == 0 {
 		return plan.Place{}, false
@@ -83,7 +83,8 @@ type storedPlace struct {
 	was, is plan.Place
 }
 
-// writeSome stores the places of as many buckets as fit into a transaction and returns how many that are.
+// writeSome stores the places of as many buckets as fit into a transaction and returns their
+// number.
 func (p *placement) writeSome(ctx context.Context, buckets []int, keys map[int][]place.Key, now time.Time) (done int, err error) {
 	t, err := p.m.lead(ctx)
 	if err != nil {
@@ -154,7 +155,7 @@ func (w *write) putBucket(number int, mod int64, places map[place.Key]plan.Place
 	return len(value), nil
 }
 
-// bucket is what is stored of the places of some VIPs.
+// bucket returns the stored places of one bucket of VIPs.
 func (s *snapshot) bucket(number int) placeBucket {
 	s.v.mu.RLock()
 	defer s.v.mu.RUnlock()

@@ -15,21 +15,23 @@ import (
 )
 
 const (
-	// presenceTTL is how long a member that died is still told to nodes as one to go to: a restart changes no plan.
+	// presenceTTL is how long nodes keep a failed member in their plans. A restart changes no plan.
 	presenceTTL = 10 * time.Second
-	// presenceProof is after how long a registration that still stands was renewed: a lease that nobody renews lasts presenceTTL,
-	// and begins anew once when the store changes its own leader.
+	// presenceProof is the age after which a registration that still exists must have been renewed:
+	// a lease without renewals lasts presenceTTL, and restarts once when the store changes its own
+	// leader.
 	presenceProof = 2*presenceTTL + time.Second
 )
 
-// taken is a name that another manager has, which is up.
+// taken reports that another manager that is up has the name.
 type taken struct{ name, address string }
 
 func (e taken) Error() string {
 	return fmt.Sprintf("name: %q: must be of one manager alone: another one of this name is up at %s: stop that one, or give this one another name", e.name, e.address)
 }
 
-// appear puts this member among those that are up, on a lease of its own. The name must be nobody else's: see rival.
+// appear registers this member as up, on a lease of its own. No other manager may have the name;
+// see rival.
 func (m *Manager) appear(ctx context.Context) (store.LeaseID, error) {
 	lease, err := m.tryAppear(ctx)
 	if err != nil {
@@ -59,11 +61,11 @@ func (m *Manager) tryAppear(ctx context.Context) (store.LeaseID, error) {
 			m.lease.Store(int64(lease))
 			return lease, err
 		}
-		_ = m.o.Store.Revoke(ctx, lease) // it lapses by itself
+		_ = m.o.Store.Revoke(ctx, lease) // otherwise it expires by itself
 	}
 }
 
-// registered is what this member registers.
+// registered returns the registration of this member.
 func (m *Manager) registered() ([]byte, error) {
 	public, err := pki.PublicKey(m.cert.key)
 	if err != nil {
@@ -85,7 +87,8 @@ func (m *Manager) alone(ctx context.Context) error {
 	return err
 }
 
-// registration is the revision of what stands of this member's name, once that is no rival's; 0 when nothing stands.
+// registration returns the revision of the registration with this member's name once it is not a
+// rival's; 0 if there is none.
 func (m *Manager) registration(ctx context.Context) (mod int64, err error) {
 	for {
 		kv, ok, _, err := m.o.Store.Get(ctx, dirManagers+m.o.Name)
@@ -98,10 +101,12 @@ func (m *Manager) registration(ctx context.Context) (mod int64, err error) {
 	}
 }
 
-// rival judges a registration of this member's name, and returns taken when it is another manager's that is up. That must be
-// certain, since a machine that was replaced comes back with its name and a new address: a manager of this name answers there, or the
-// registration, which is on a lease, outlives every lease that nobody renews. One of this member's own address is of a former process, and
-// so is any while managers are members of the store, which takes no two of a name. gone: the registration stands no more.
+// rival checks a registration with this member's name, and returns taken if it belongs to another
+// manager that is up. That must be certain, because a replaced machine returns with its name and a
+// new address: either a manager of this name answers there, or the registration, which is on a
+// lease, outlives every lease without renewals. A registration with this member's own address is
+// from an earlier process. So is any other one while managers are members of the store, because the
+// store accepts no two members of one name. gone reports that the registration was removed.
 func (m *Manager) rival(ctx context.Context, kv store.KV) (gone bool, err error) {
 	var r apiv1.StoredManager
 	if err := proto.Unmarshal(kv.Value, &r); err != nil {
@@ -131,7 +136,7 @@ func (m *Manager) rival(ctx context.Context, kv store.KV) (gone bool, err error)
 	return true, nil
 }
 
-// answers tells whether a manager of this member's name and of its CA serves at the address.
+// answers reports whether a manager with this member's name and of its CA serves at the address.
 func (m *Manager) answers(ctx context.Context, address string) bool {
 	ctx, cancel := context.WithTimeout(ctx, memberTimeout)
 	defer cancel()
@@ -144,15 +149,15 @@ func (m *Manager) answers(ctx context.Context, address string) bool {
 	return name == m.o.Name && role == pki.RoleManager
 }
 
-// stayPresent keeps this member among those that are up until it stops; lease is what it appeared with. A member whose name another
-// one took meanwhile ends.
+// stayPresent renews this member's registration until the member stops. lease is the one from
+// appear. A member whose name another one has taken meanwhile stops.
 func (m *Manager) stayPresent(lease store.LeaseID) {
 	for {
 		err := m.o.Store.KeepAlive(m.ctx, lease)
 		if m.ctx.Err() != nil {
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(m.ctx), revokeTimeout)
 			defer cancel()
-			_ = m.o.Store.Revoke(ctx, lease) // it lapses by itself
+			_ = m.o.Store.Revoke(ctx, lease) // otherwise it expires by itself
 			return
 		}
 		for err != nil {

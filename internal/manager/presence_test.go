@@ -30,7 +30,7 @@ func (r *rig) twin(path string) (*manager.Manager, error) {
 	return m, err
 }
 
-// TestNameOfAManagerThatIsUpIsRefused, and the one that has it goes on leading its term.
+// TestNameOfAManagerThatIsUpIsRefused, and the manager that has the name keeps leading its term.
 func TestNameOfAManagerThatIsUpIsRefused(t *testing.T) {
 	r := newRig(t, store.NewMemory())
 	_, err := r.twin(t.TempDir())
@@ -43,7 +43,8 @@ func TestNameOfAManagerThatIsUpIsRefused(t *testing.T) {
 	r.apply(network())
 }
 
-// proving is a clock that tells when somebody begins to wait for as long as a registration that nobody renews may last.
+// proving is a clock that calls begun when a caller starts to wait for the maximum lifetime of a
+// registration without renewals.
 type proving struct {
 	clock.Clock
 	begun func()
@@ -56,7 +57,8 @@ func (p proving) After(d time.Duration) <-chan time.Time {
 	return p.Clock.After(d)
 }
 
-// TestReplacedMachineTakesItsNameOver: it does not answer any more, and its registration lapses while the new one waits for that.
+// TestReplacedMachineTakesItsNameOver: the old machine does not answer, and its registration
+// expires while the new one waits.
 func TestReplacedMachineTakesItsNameOver(t *testing.T) {
 	s := store.NewMemory()
 	r := newRigOf(t, rig{store: &deaf{Store: s, deaf: true}})
@@ -82,7 +84,8 @@ func TestReplacedMachineTakesItsNameOver(t *testing.T) {
 	}
 }
 
-// TestRegistrationThatIsRenewedIsOfAManager though nobody answers at its address: the way there is cut.
+// TestRegistrationThatIsRenewedIsOfAManager, although no manager answers at its address because the
+// connection is cut.
 func TestRegistrationThatIsRenewedIsOfAManager(t *testing.T) {
 	c := clock.NewFake(time.Now())
 	r := newRigOf(t, rig{store: &deaf{Store: store.NewMemory(), deaf: true}})
@@ -107,7 +110,8 @@ func TestRegistrationThatIsRenewedIsOfAManager(t *testing.T) {
 	}
 }
 
-// frozen is a store that says only after the thaw that a lease is lost, as to a process that stood still.
+// frozen is a store that reports a lost lease only after the thaw, as a frozen process would see
+// it.
 type frozen struct {
 	store.Store
 	thaw chan struct{}
@@ -122,7 +126,8 @@ func (f frozen) KeepAlive(ctx context.Context, id store.LeaseID) error {
 	return err
 }
 
-// TestManagerWhoseNameWasTakenEnds: it stood still until its registration had lapsed, and another one took the name.
+// TestManagerWhoseNameWasTakenEnds: it was frozen until its registration had expired, and another
+// one took the name.
 func TestManagerWhoseNameWasTakenEnds(t *testing.T) {
 	s := store.NewMemory()
 	thaw := make(chan struct{})

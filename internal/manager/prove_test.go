@@ -13,10 +13,10 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// numb is a store whose manager hears of nothing: no changes, no renewals. It may read and write.
+// numb is a store that delivers no changes and no renewals to its manager. It can read and write.
 type numb struct {
 	*store.Memory
-	watching chan struct{} // closed: changes are not delivered
+	watching chan struct{} // closed: no changes are delivered
 }
 
 func (n numb) Watch(ctx context.Context, prefix string, from int64) (store.Watcher, error) {
@@ -45,7 +45,7 @@ func (w numbWatcher) Next(ctx context.Context) (store.Batch, error) {
 	}
 }
 
-// newNumb is a leader that lost its lease without hearing of it.
+// newNumb returns a leader that lost its lease without notice.
 func newNumb(t *testing.T) (*Manager, *clock.Fake) {
 	t.Helper()
 	c := clock.NewFake(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
@@ -69,8 +69,8 @@ func newNumb(t *testing.T) (*Manager, *clock.Fake) {
 	return m, c
 }
 
-// TestLeaderThatStoodStillProvesItself: once its last renewal is longer ago than the lease lasts, a leader says nothing as
-// the leader before it has asked the store.
+// TestLeaderThatStoodStillProvesItself: once its last renewal is older than the lease, a leader
+// does not act as one before it has read the store.
 func TestLeaderThatStoodStillProvesItself(t *testing.T) {
 	m, c := newNumb(t)
 	if _, err := m.lead(t.Context()); err != nil {
@@ -87,8 +87,8 @@ func TestLeaderThatStoodStillProvesItself(t *testing.T) {
 	}
 }
 
-// TestAnswerWithoutACommitIsProven: a leader that stands still between the proof of its lease and its answer, while another
-// one writes, does not answer from what it knew then.
+// TestAnswerWithoutACommitIsProven: a leader that is frozen between the proof of its lease and its
+// response, while another one writes, does not respond from its old state.
 func TestAnswerWithoutACommitIsProven(t *testing.T) {
 	refusal := errors.New("there is no such thing")
 	for name, c := range map[string]struct {
@@ -114,7 +114,8 @@ func TestAnswerWithoutACommitIsProven(t *testing.T) {
 	}
 }
 
-// TestRefusalsAreOfThePresent: a leader that stood still, and was replaced, does not say what there is not by what it knew.
+// TestRefusalsAreOfThePresent: a leader that was frozen and replaced does not refuse by its old
+// state.
 func TestRefusalsAreOfThePresent(t *testing.T) {
 	m, clock := newNumb(t)
 	err := m.present().refuse(t.Context(), func() error {
@@ -126,7 +127,8 @@ func TestRefusalsAreOfThePresent(t *testing.T) {
 	}
 }
 
-// TestRefusalsOfAccessKnowTheLastWrite though the view is behind: nobody waited for the write to get there.
+// TestRefusalsOfAccessKnowTheLastWrite although the view is behind, because no caller waited for
+// the write to arrive.
 func TestRefusalsOfAccessKnowTheLastWrite(t *testing.T) {
 	s := &late{Memory: store.NewMemory(), hold: make(chan struct{})}
 	dir, err := OpenDataDir(t.TempDir())
@@ -141,7 +143,7 @@ func TestRefusalsOfAccessKnowTheLastWrite(t *testing.T) {
 	}
 	defer m.Close()
 	open := s.stop()
-	// What a member stores itself it knows at once, unless it lacks something before it.
+	// A member sees its own writes immediately, unless it lacks an earlier change.
 	if _, err := s.Txn(t.Context(), store.Txn{Ops: []store.Op{store.Put(root+"other", nil)}}); err != nil {
 		t.Fatal(err)
 	}
@@ -153,7 +155,7 @@ func TestRefusalsOfAccessKnowTheLastWrite(t *testing.T) {
 	gone, leave := context.WithCancel(t.Context())
 	go func() {
 		_, _ = stored.Next(t.Context())
-		leave() // the caller goes before the view has what is stored
+		leave() // the caller leaves before the view has the write
 	}()
 	tok, _, err := m.createAccess(gone, &apiv1.CreateAccessRequest{Name: "ann", Role: "viewer"}, time.Hour)
 	if err == nil || m.view.access(tok.ID) != nil {
@@ -174,7 +176,7 @@ type late struct {
 	hold chan struct{} // closed: nothing is held
 }
 
-// stop holds changes until the function it returns is called.
+// stop holds changes until the returned function is called.
 func (l *late) stop() func() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -204,7 +206,8 @@ func (w lateWatcher) Next(ctx context.Context) (store.Batch, error) {
 	return b, err
 }
 
-// TestLaterEpochMakesALeaderProveItself: a node that obeys a later epoch ends the term of a leader that was replaced.
+// TestLaterEpochMakesALeaderProveItself: a node that has applied a later epoch ends the term of a
+// leader that was replaced.
 func TestLaterEpochMakesALeaderProveItself(t *testing.T) {
 	m, _ := newNumb(t)
 	term, err := m.lead(t.Context())
@@ -233,8 +236,9 @@ func (c *readCounter) Get(ctx context.Context, key string) (store.KV, bool, int6
 	return c.Memory.Get(ctx, key)
 }
 
-// TestReportsDoNotWaitForTheStore: reports of the present epoch are taken in without a word of the store, however long the last
-// renewal is ago; one node that obeys what never was makes the leader prove itself once.
+// TestReportsDoNotWaitForTheStore: reports of the present epoch are accepted without a read of the
+// store, regardless of the age of the last renewal. One node that has applied a plan that never
+// existed makes the leader prove itself once.
 func TestReportsDoNotWaitForTheStore(t *testing.T) {
 	c := clock.NewFake(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
 	s := &readCounter{Memory: store.NewMemory()}

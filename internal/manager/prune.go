@@ -12,18 +12,19 @@ import (
 	"github.com/shuntlb/shunt/internal/pki"
 )
 
-// making are the fields of which no object can do without one: whoever said one of them made the object.
+// making lists, by kind, the fields of which every object needs one. A source that owns one of them
+// made the object.
 var making = map[lb.Kind][]string{
 	lb.KindService: {"vip"}, lb.KindNode: {"role"}, lb.KindNetwork: {"vips", "underlay"},
 }
 
-// madeBy tells whether the source made the object and nobody else did. A drain made nothing.
+// madeBy reports whether the source made the object and no other source did. A drain makes none.
 func (r *record) madeBy(kind lb.Kind, source string) bool {
 	content, packed := r.said()
 	owners := convert.Schema.Expand(content, packed)
 	made := func(o fields.Owner) bool {
 		if len(making[kind]) == 0 {
-			return true // tenants and policies have a name alone
+			return true // tenants and policies need only a name
 		}
 		return slices.ContainsFunc(making[kind], func(field string) bool { return slices.Contains(o.Fields, field) })
 	}
@@ -31,7 +32,8 @@ func (r *record) madeBy(kind lb.Kind, source string) bool {
 	return mine && !slices.ContainsFunc(owners, func(o fields.Owner) bool { return o.Source != source && made(o) })
 }
 
-// prune deletes what the source made and does not say any more, and takes back what it said of other objects.
+// prune deletes the objects that the source made and that are not in its opinions, and withdraws
+// its fields of other objects.
 func (w *write) prune(t *term, source string, opinions []opinion) error {
 	said := map[ref]bool{}
 	for _, op := range opinions {
@@ -40,7 +42,8 @@ func (w *write) prune(t *term, source string, opinions []opinion) error {
 	var silent []opinion
 	for _, r := range w.base.saidBy(source, said) {
 		rec := w.base.record(r)
-		// What is another tenant's may have been made by a source of the same name, and so may the Tenant, by the operator.
+		// An object of another tenant may have been made by a source of the same name, and the
+		// Tenant by the operator.
 		if w.by.role == pki.RoleTenant && (r.kind == lb.KindTenant || !w.by.ownsRecord(rec)) {
 			continue
 		}
@@ -57,7 +60,7 @@ func (w *write) prune(t *term, source string, opinions []opinion) error {
 	return w.apply(silent)
 }
 
-// silence is what a source says of an object of which it says nothing.
+// silence returns the opinion of a source that sets no field of the object.
 func (r *record) silence(source string) (opinion, error) {
 	content, _ := r.said()
 	said, faults := convert.Said(convert.WithContent(convert.Schema.Select(content, fields.Set{})), 0)
@@ -67,7 +70,7 @@ func (r *record) silence(source string) (opinion, error) {
 	return opinion{Statement: said, source: source}, nil
 }
 
-// saidBy lists what the source said anything of, but for what it still says, ordered.
+// saidBy lists the objects with fields of the source, except those in said, sorted.
 func (s *snapshot) saidBy(source string, said map[ref]bool) []ref {
 	s.v.mu.RLock()
 	records := maps.Clone(s.v.records)

@@ -32,8 +32,8 @@ func (r *rig) services() []string {
 	return out
 }
 
-// TestPrune: a source that says everything takes away what it made and does not say any more, what others added to that
-// included, and nothing that others made or made as well.
+// TestPrune: a source that applies all of its objects removes those that it made and no longer
+// lists, including additions of others, and none that others made or made as well.
 func TestPrune(t *testing.T) {
 	r := newOwnerRig(t)
 	prune := func(dryRun bool, objects ...*apiv1.Object) *apiv1.ApplyResponse {
@@ -72,8 +72,8 @@ func TestPrune(t *testing.T) {
 	}
 }
 
-// TestSourceEnds: what a source made goes, of others' objects what it said; what it has to do with others stays, and a source that
-// others cannot do without does not end.
+// TestSourceEnds: objects that a source made are removed, and its fields of others' objects are
+// withdrawn. The others' own fields stay. A source on which others depend cannot end.
 func TestSourceEnds(t *testing.T) {
 	r := newOwnerRig(t)
 	r.says("", file(1, 2))
@@ -113,7 +113,7 @@ func TestSourceEnds(t *testing.T) {
 	if res, err := end("scaler", false); err != nil || len(res.GetChanges()) != 0 {
 		t.Errorf("once more: %v, %v", res.GetChanges(), err)
 	}
-	// The service is made by another, and has no endpoint but the source's.
+	// The service is made by another source, and has no endpoint except the source's.
 	r.says("pages", &apiv1.Service{Name: "web", Vip: []string{"203.0.113.10"}})
 	if _, err := end("apply", false); connect.CodeOf(err) != connect.CodeInvalidArgument {
 		t.Errorf("a source without which a service cannot be: %v", err)
@@ -125,8 +125,8 @@ func TestSourceEnds(t *testing.T) {
 	}
 }
 
-// TestTenantsPrune: a tenant's file takes away what it made, and neither its Tenant nor another tenant's objects, which the operator made
-// by a source of the same name.
+// TestTenantsPrune: a tenant's file removes the objects that it made, but neither its Tenant nor
+// another tenant's objects, which the operator made by a source of the same name.
 func TestTenantsPrune(t *testing.T) {
 	r := newOwnerRig(t)
 	r.apply(&lb.Tenant{Name: "shop"}, &lb.Tenant{Name: "bank"})

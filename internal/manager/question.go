@@ -13,10 +13,11 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// errNoAnswer is a node's reply without what it was asked for: it is of a version that does not know the question.
+// errNoAnswer reports a node's reply without the requested result, because the node's version does
+// not support the request.
 var errNoAnswer = errors.New("did not understand the question: its version differs from the manager's")
 
-// asked are the muxes that a question goes to: the named one, or every connected one.
+// asked returns the muxes that a request goes to: the named one, or every connected one.
 func (m *Manager) asked(node string) ([]string, error) {
 	if node == "" {
 		names := m.reports.muxes()
@@ -31,7 +32,7 @@ func (m *Manager) asked(node string) ([]string, error) {
 	return []string{node}, nil
 }
 
-// askAll asks nodes at the same time; results are in the order of names.
+// askAll sends requests to nodes concurrently. Results are in the order of names.
 func askAll[N, R any](names []N, ask func(name N) R) []R {
 	out := make([]R, len(names))
 	var wg sync.WaitGroup
@@ -42,7 +43,8 @@ func askAll[N, R any](names []N, ask func(name N) R) []R {
 	return out
 }
 
-// ask puts a question on a node's stream and waits for the report that answers it; question makes it with its id.
+// ask sends a request on a node's stream and waits for the report with the reply. question makes
+// the request with its id.
 func (m *Manager) ask(ctx context.Context, node string, question func(id uint64) *apiv1.PlanUpdate) (*apiv1.NodeReport, error) {
 	s := m.sessions.get(node)
 	if s == nil {
@@ -65,7 +67,7 @@ func (m *Manager) ask(ctx context.Context, node string, question func(id uint64)
 	}
 }
 
-// question is one that a node has not answered yet.
+// question is a request that a node has not answered yet.
 type question struct {
 	node   string
 	answer chan *apiv1.NodeReport // room for one
@@ -86,7 +88,7 @@ func (r *reports) forget(id uint64) {
 	delete(r.waiting, id)
 }
 
-// answer delivers the answers in a report of the node that was asked; only the first one counts.
+// answer delivers the replies in a report of the requested node. Only the first one counts.
 func (r *reports) answer(node string, report *apiv1.NodeReport) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -110,7 +112,7 @@ func (r *reports) answer(node string, report *apiv1.NodeReport) {
 	}
 }
 
-// muxes are the connected ones, ordered by name.
+// muxes returns the connected muxes, sorted by name.
 func (r *reports) muxes() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

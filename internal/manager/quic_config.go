@@ -16,7 +16,7 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// QUICConfig implements the API. The audit log has who got keys.
+// QUICConfig implements the API. The audit log records who got keys.
 func (a api) QUICConfig(ctx context.Context, req *connect.Request[apiv1.QUICConfigRequest]) (*connect.Response[apiv1.QUICConfigResponse], error) {
 	name := req.Msg.GetService()
 	if name == "" {
@@ -37,7 +37,8 @@ func (a api) QUICConfig(ctx context.Context, req *connect.Request[apiv1.QUICConf
 	return connect.NewResponse(&apiv1.QUICConfigResponse{Servers: servers}), nil
 }
 
-// quicServers are the servers of a service's quic endpoints, or those of one address.
+// quicServers returns the servers of a service's quic endpoints, or only those with the backend
+// address.
 func (v *view) quicServers(name string, backend netip.Addr, by identity) (out []*apiv1.QUICServer, err error) {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
@@ -79,7 +80,8 @@ func (v *view) quicServers(name string, backend netip.Addr, by identity) (out []
 	return out, nil
 }
 
-// quicConfigs are the configurations of a member, oldest first. Formats without keys have one, of id 0.
+// quicConfigs returns the configurations of a member, oldest first. Formats without keys have one,
+// of id 0.
 func quicConfigs(q *lb.QUIC, member uint16, set *plan.KeySet) (out []*apiv1.QUICServerConfig) {
 	one := func() *apiv1.QUICServerConfig {
 		return &apiv1.QUICServerConfig{Format: q.Format, ServerId: q.ServerID(member), NonceLength: uint32(q.NonceLength), Active: true}

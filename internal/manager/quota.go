@@ -8,17 +8,19 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// Limits of callers who fail to prove who they are, for each source (levels).
+// Limits of callers who fail to authenticate, for each source (levels).
 const (
-	// attemptsBurst: a mistaken program may fail for a minute, once a second, until anything is held against it. A /56 has four times
-	// this, a /48 sixteen times, and so with attemptsPerSecond.
+	// attemptsBurst is the number of failures that a source may have without delay: a misconfigured
+	// program may fail once a second for a minute. A /56 has four times as many, a /48 sixteen
+	// times. The same factors apply to attemptsPerSecond.
 	attemptsBurst = 60
-	// attemptsPerSecond is how fast failures are forgotten.
+	// attemptsPerSecond is the rate at which failures expire.
 	attemptsPerSecond = 1
-	// attemptSources bounds the prefixes that are remembered, about 1 MiB. When more fail at once some are forgotten: a source is never
-	// refused for the failures of another one.
+	// attemptSources is the maximum number of stored prefixes, about 1 MiB. If more fail at a time,
+	// some are evicted, because a source must never be refused for the failures of another one.
 	attemptSources = 8192
-	// attemptSweep is the least time between two searches for prefixes whose failures are all forgotten.
+	// attemptSweep is the minimum time between two searches for prefixes whose failures have all
+	// expired.
 	attemptSweep = time.Second
 )
 
@@ -29,7 +31,7 @@ type attempts struct {
 	swept   time.Time
 }
 
-// attemptCount is how many failures are not forgotten, as of a time.
+// attemptCount is the number of unexpired failures at a time.
 type attemptCount struct {
 	failures float64
 	at       time.Time
@@ -37,7 +39,8 @@ type attemptCount struct {
 
 func newAttempts() *attempts { return &attempts{sources: map[netip.Prefix]attemptCount{}} }
 
-// wait is how long the source at the address and port must wait until it is looked at again; 0 is not at all.
+// wait returns how long the source with the address and port must wait until its credentials are
+// checked again; 0: it need not wait.
 func (a *attempts) wait(from string, now time.Time) time.Duration {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -54,7 +57,7 @@ func (a *attempts) waitLocked(of []netip.Prefix, now time.Time) (wait time.Durat
 	return wait
 }
 
-// fail counts a failure. first tells that it is the one by which the source has to wait.
+// fail counts a failure. first reports whether it is the one after which the source must wait.
 func (a *attempts) fail(from string, now time.Time) (wait time.Duration, first bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -71,7 +74,7 @@ func (a *attempts) fail(from string, now time.Time) (wait time.Duration, first b
 	return a.waitLocked(of, now), first
 }
 
-// countLocked is the count of a prefix now.
+// countLocked returns the present count of a prefix.
 func (a *attempts) countLocked(p netip.Prefix, now time.Time) attemptCount {
 	c := a.sources[p]
 	if passed := now.Sub(c.at); passed > 0 {
@@ -99,29 +102,32 @@ func (a *attempts) forgetLocked(now time.Time) {
 	}
 }
 
-// dryRunsPerMinute is what a tenant with a quota of changes has of dry runs at least: each is computed as a change is, in the same queue, and
-// keeps nothing. One a second is what a program does that looks before each step.
+// dryRunsPerMinute is the minimum rate of dry runs of a tenant with a quota of changes, because
+// each is computed like a change, in the same queue, and stores nothing. One a second is enough for
+// a program that does a dry run before each step.
 const dryRunsPerMinute = 60
 
-// rates are the changes of tenants, or their dry runs, as token buckets: a tenant may make its quota of a minute at once, and gets it back
-// evenly.
+// rates holds the changes of tenants, or their dry runs, as token buckets: a tenant may use its
+// quota of a minute in one burst, and gets it back evenly.
 type rates struct {
 	mu      sync.Mutex
 	tenants map[string]*bucket
 }
 
-// bucket is how many changes are left, as of a time.
+// bucket is the number of changes left at a time.
 type bucket struct {
 	left float64
 	at   time.Time
 }
 
-// manyBuckets is how many there may be until those that are full are forgotten: they say nothing.
+// manyBuckets is the number of buckets from which full ones are removed, because a full bucket
+// holds no information.
 const manyBuckets = 1024
 
 func newRates() *rates { return &rates{tenants: map[string]*bucket{}} }
 
-// take uses up one of perMinute changes; lb.Unlimited is no limit. When there is none left it returns how long until there is.
+// take uses one of perMinute changes; lb.Unlimited means no limit. If none is left, it returns the
+// time until one is.
 func (r *rates) take(tenant string, perMinute uint32, now time.Time) time.Duration {
 	if perMinute == lb.Unlimited {
 		return 0
@@ -147,7 +153,7 @@ func (r *rates) take(tenant string, perMinute uint32, now time.Time) time.Durati
 	return 0
 }
 
-// giveBack undoes a take whose request changed nothing.
+// giveBack reverts a take whose request changed nothing.
 func (r *rates) giveBack(tenant string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -156,7 +162,7 @@ func (r *rates) giveBack(tenant string) {
 	}
 }
 
-// forgetLocked drops buckets that have filled up, whatever their quota: a minute does that.
+// forgetLocked removes buckets unused for a minute, which are full with any quota.
 func (r *rates) forgetLocked(now time.Time) {
 	if len(r.tenants) < manyBuckets {
 		return

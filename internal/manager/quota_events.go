@@ -9,13 +9,14 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// quotaEvent says that a change was refused because of a tenant's quota. The tenant sees it.
+// quotaEvent returns the event of a change that was refused because of a tenant's quota. The tenant
+// sees it.
 func quotaEvent(tenant, why string) *apiv1.Event {
 	return &apiv1.Event{Kind: string(lb.KindTenant), Name: tenant, Tenant: tenant, Reason: reasonQuotaRefused, Message: why}
 }
 
-// overQuota notes that a write was refused because of quotas, when that is why. Other faults of a request are no
-// refusals: nobody may make them.
+// overQuota records the refusal of a write if quotas are the cause. Other faults of a request are
+// not refusals, because no caller could write them.
 func (m *Manager) overQuota(ctx context.Context, err error) {
 	var inv invalid
 	if !errors.As(err, &inv) {

@@ -40,7 +40,7 @@ func TestChangesOfATenantAreBounded(t *testing.T) {
 	if asConnect(err, &ce); ce.Meta().Get("Retry-After") != "30" {
 		t.Errorf("Retry-After: %q, want 30", ce.Meta().Get("Retry-After"))
 	}
-	// Others, reading and asking what would change are not held up by it.
+	// Others, reads and dry runs are not delayed by it.
 	if err := applyAs(t, bob, ofTenant("media-web", "media", 20)); err != nil {
 		t.Errorf("another tenant's change: %v", err)
 	}
@@ -50,7 +50,7 @@ func TestChangesOfATenantAreBounded(t *testing.T) {
 		t.Errorf("a dry run: %v", err)
 	}
 	at.Advance(30 * time.Second)
-	// What changes nothing does not count, nor does what is refused.
+	// Requests that change nothing or are refused do not count as changes.
 	if err := change(13); err != nil {
 		t.Errorf("what is so already: %v", err)
 	}
@@ -65,7 +65,8 @@ func TestChangesOfATenantAreBounded(t *testing.T) {
 	}
 }
 
-// TestRefusedChangesOfATenantAreBounded: changes that are refused count as dry runs, and as changes where these are used up.
+// TestRefusedChangesOfATenantAreBounded: refused changes count as dry runs, and as changes once
+// these are used up.
 func TestRefusedChangesOfATenantAreBounded(t *testing.T) {
 	r := newRigAt(t, store.NewMemory(), clock.NewFake(time.Now()))
 	r.apply(network(), hostNode(1), tenant("shop", 2))
@@ -87,14 +88,14 @@ func TestRefusedChangesOfATenantAreBounded(t *testing.T) {
 	}
 }
 
-// TestDryRunsOfATenantAreBounded by a rate of their own, whatever comes out of them; the refusal is audited. A tenant with an
-// unlimited quota has no limit.
+// TestDryRunsOfATenantAreBounded by a rate of their own, whether they fail or not. The refusal is
+// audited. A tenant with an unlimited quota has no limit.
 func TestDryRunsOfATenantAreBounded(t *testing.T) {
 	at := clock.NewFake(time.Now())
 	r := newRigAt(t, store.NewMemory(), at)
 	r.apply(network(), hostNode(1), tenant("shop", 2), tenant("bank", 90), tenant("media", lb.Unlimited))
 	dry := func(c shuntv1connect.ManagerClient, tenant string) error {
-		// The second one is of nothing, which is a fault.
+		// The second one has no objects, which is a fault.
 		_, err := c.Apply(t.Context(), connect.NewRequest(&apiv1.ApplyRequest{DryRun: true, Objects: []*apiv1.Object{convert.ToObject(ofTenant(tenant+"-web", tenant, 10))}}))
 		if err == nil {
 			_, err = c.Apply(t.Context(), connect.NewRequest(&apiv1.ApplyRequest{DryRun: true}))
@@ -130,8 +131,8 @@ func TestDryRunsOfATenantAreBounded(t *testing.T) {
 	}
 }
 
-// TestFloodsOfStrangersAreBounded: after a burst of failures an address is refused without a look, but whoever has a
-// good token gets in from there; time heals it.
+// TestFloodsOfStrangersAreBounded: after a burst of failures an address is refused without a check,
+// but a caller with a good token is accepted from there. The refusal ends with time.
 func TestFloodsOfStrangersAreBounded(t *testing.T) {
 	at := clock.NewFake(time.Now())
 	r := newRigAt(t, store.NewMemory(), at)
@@ -173,7 +174,7 @@ func TestFloodsOfStrangersAreBounded(t *testing.T) {
 	}
 }
 
-// lines is a log that can be searched.
+// lines is a searchable log.
 type lines struct {
 	mu   sync.Mutex
 	text strings.Builder

@@ -1,7 +1,7 @@
 package manager
 
-// Reasons of events, one word each for what happened. Whoever calls Manager.event uses one of them; docs/ops/events.md
-// has the same table for operators.
+// Reasons of events. Callers of Manager.event use one of them. docs/ops/events.md has the same
+// table for operators.
 const (
 	reasonApplied            = "Applied"
 	reasonDeleted            = "Deleted"
@@ -72,7 +72,7 @@ const (
 	reasonEventsLost         = "EventsLost"
 )
 
-// kindManager is the kind of events of managers, which are no objects.
+// kindManager is the kind of events of managers, which are not objects.
 const kindManager = "Manager"
 
 // Severities of events.
@@ -81,19 +81,19 @@ const (
 	severityWarning = "warning"
 )
 
-// reason says what an event's reason means.
+// reason describes a reason of events.
 type reason struct {
 	name     string
 	severity string
-	// about are the kinds of objects that have it.
+	// about lists the kinds of objects that have it.
 	about string
 	latch latch
-	// repeats: of its latch, but every one is told.
+	// repeats: it has a latch, but every event is recorded.
 	repeats bool
 	meaning string
 }
 
-// reasons are all there are.
+// reasons lists all reasons.
 var reasons = []reason{
 	{reasonApplied, severityInfo, "every kind", "", false, "somebody created or changed the object; the message says who"},
 	{reasonDeleted, severityInfo, "every kind", "", false, "somebody deleted the object; the message says who"},
@@ -164,7 +164,7 @@ var reasons = []reason{
 	{reasonEventsLost, severityWarning, "Manager, Tenant", "", false, "more happened at once than could be noted; the count says how much"},
 }
 
-// reasonsByName finds a reason.
+// reasonsByName maps names to reasons.
 var reasonsByName = func() map[string]*reason {
 	out := make(map[string]*reason, len(reasons))
 	for i := range reasons {

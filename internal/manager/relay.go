@@ -14,17 +14,19 @@ import (
 )
 
 const (
-	// progressPace is the least time between two accounts of who is behind: they cost a look at every node.
+	// progressPace is the minimum time between two progress reports, because each costs a scan of
+	// all nodes.
 	progressPace = 20 * time.Millisecond
-	// maxBehind bounds such an account. When more are behind, nodes are as far as they report themselves.
+	// maxBehind bounds the nodes in such a report. If more are behind, the leader uses the
+	// revisions that the nodes report.
 	maxBehind = 256
-	// auditTick is how often refusals that had to wait are looked for.
+	// auditTick is the interval of checks for delayed refusals.
 	auditTick = time.Second
 )
 
 type relayStream = connect.BidiStreamForClient[apiv1.RelayUp, apiv1.RelayDown]
 
-// relayAll tells whoever leads what this member's nodes say, until the member stops.
+// relayAll relays the reports of this member's nodes to the leader until the member stops.
 func (m *Manager) relayAll() {
 	for m.ctx.Err() == nil {
 		var l leaderKey
@@ -52,14 +54,15 @@ func (m *Manager) relayTo(l leaderKey) error {
 			cancel(errReplacedLeader)
 		}
 	}()
-	// A connection of its own: calls that are forwarded do not wait behind statuses.
+	// It uses its own connection, so that forwarded calls do not wait behind statuses.
 	transport := m.newTransport()
 	defer transport.CloseIdleConnections()
 	s := shuntv1connect.NewMemberProtocolClient(&http.Client{Transport: transport}, "https://"+l.address).Relay(ctx)
-	// HTTP/2 does not look at the context while it waits for the next message; the end of the request wakes it.
+	// HTTP/2 ignores the context while it waits for the next message. The end of the request wakes
+	// it.
 	defer context.AfterFunc(ctx, func() { s.CloseRequest() })()
 	if err := s.Send(&apiv1.RelayUp{Manager: m.o.Name}); err != nil {
-		// The cause of a failed send is what Receive returns.
+		// Receive returns the cause of a failed send.
 		if _, cause := s.Receive(); cause != nil {
 			err = cause
 		}
@@ -83,12 +86,12 @@ func (m *Manager) relayTo(l leaderKey) error {
 		}
 	}()
 	if err := m.relay(ctx, s); err != nil {
-		cancel(err) // unless Receive told why
+		cancel(err) // unless Receive returned the cause
 	}
 	return context.Cause(ctx)
 }
 
-// told does what the leader says.
+// told handles a message from the leader.
 func (m *Manager) told(down *apiv1.RelayDown) {
 	if c := down.GetStored(); c != nil {
 		m.hearStored(c)
@@ -119,7 +122,7 @@ func (v *view) planRevision() int64 {
 	return v.planRev
 }
 
-// relay sends what there is, the most important first, until ctx ends.
+// relay sends pending messages, the most important first, until ctx ends.
 func (m *Manager) relay(ctx context.Context, s *relayStream) error {
 	r := relaying{m: m, behind: true, loads: m.loads.teller(m.o.Clock, func(origin string) bool { return origin != loadsOwn })}
 	tick := m.o.Clock.After(auditTick)
@@ -159,29 +162,31 @@ func (m *Manager) relay(ctx context.Context, s *relayStream) error {
 	}
 }
 
-// relaying is what a relay has sent and has to send beside the outbox.
+// relaying is the state of a relay in addition to the outbox.
 type relaying struct {
 	m *Manager
-	// hosts is the present account of this member's hosts.
+	// hosts is the present progress of this member's hosts.
 	hosts hostAccount
 	news  hostNews
-	// behind: who is behind may have changed. pause is set until another account of it may be sent.
+	// behind reports that the nodes which are behind may have changed. pause is set until the next
+	// progress report may be sent.
 	behind bool
 	pause  <-chan time.Time
-	// audit: entries may wait.
+	// audit reports that entries may wait.
 	audit bool
-	// loads are those of this member's own hosts.
+	// loads holds those of this member's own hosts.
 	loads *loadTeller
 }
 
-// look looks at the hosts and returns the channels that close when they, or the view, may have moved.
+// look reads the progress of the hosts, and returns the channels that are closed when it, or the
+// view, may have changed.
 func (r *relaying) look() (stirred, advanced <-chan struct{}) {
 	r.hosts, stirred, advanced = r.m.ownHosts()
 	return stirred, advanced
 }
 
-// next is the next message; nil when there is none at present. Statuses come last: of many nodes, to a leader that is slow, there
-// is always one that waits.
+// next returns the next message, or nil. Statuses are last, because with many nodes and a slow
+// leader one is always waiting.
 func (r *relaying) next() *apiv1.RelayUp {
 	up := r.m.outbox.next(weightHealth)
 	if r.news.worth(r.hosts, r.m.o.Clock) {
@@ -209,14 +214,14 @@ func (r *relaying) next() *apiv1.RelayUp {
 	return r.m.outbox.next(weightStatus)
 }
 
-// next is closed at the next fold.
+// next returns the channel that is closed at the next fold.
 func (v *view) next() <-chan struct{} {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
 	return v.advanced
 }
 
-// progress is an account of the nodes that do not obey all that there is for them.
+// progress returns the nodes that have not applied all updates for them.
 func (m *Manager) progress() *apiv1.RelayProgress {
 	m.view.mu.RLock()
 	defer m.view.mu.RUnlock()

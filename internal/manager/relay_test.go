@@ -16,8 +16,8 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// TestNodesOfFollowersCount: the leader knows, asks and waits for nodes whose streams end at other members as if they were
-// its own, and every member tells the same of them.
+// TestNodesOfFollowersCount: the leader has the status of, queries and waits for nodes whose
+// streams end at other members like its own, and every member reports the same status of them.
 func TestNodesOfFollowersCount(t *testing.T) {
 	ms := newMembers(t, 3, nil)
 	ms.rigs[0].apply(network(), hostNode(1), hostNode(2))
@@ -26,7 +26,7 @@ func TestNodesOfFollowersCount(t *testing.T) {
 		r.join(fmt.Sprintf("mux%d", i+1), "mux")
 	}
 	rev := ms.rigs[1].apply(web(1)).Revision
-	last := ms.rigs[2].apply(hostNode(3)).Revision // which concerns no mux
+	last := ms.rigs[2].apply(hostNode(3)).Revision // this concerns no mux
 	if last <= rev {
 		t.Fatal("revisions must rise")
 	}
@@ -54,8 +54,8 @@ func TestNodesOfFollowersCount(t *testing.T) {
 	}
 }
 
-// TestNewLeaderKnowsWhatWasSaid: nodes say something once; each leader after that one knows it, though they do not repeat
-// it and their streams stay where they are.
+// TestNewLeaderKnowsWhatWasSaid: nodes report once. Each later leader has the reports, although the
+// nodes do not repeat them and their streams do not move.
 func TestNewLeaderKnowsWhatWasSaid(t *testing.T) {
 	ms := newMembers(t, 3, nil)
 	ms.leader(1).apply(network(), hostNode(1), web(1))
@@ -83,7 +83,7 @@ func TestNewLeaderKnowsWhatWasSaid(t *testing.T) {
 	}
 }
 
-// openedAt opens a stream that says when it was opened.
+// openedAt opens a stream with the given opening time in its hello.
 func (r *rig) openedAt(name string, opened int64) *rawStream {
 	r.t.Helper()
 	s := r.rawHello(&apiv1.Hello{Name: name, Role: "mux", Opened: opened})
@@ -91,8 +91,9 @@ func (r *rig) openedAt(name string, opened int64) *rawStream {
 	return s
 }
 
-// TestNodesMove: a node opens a stream at another member while the old one still stands. It is connected there and stays
-// so when the old one ends, whoever leads and in whatever order a new leader hears of the two.
+// TestNodesMove: a node opens a stream at another member while the old one still exists. It is
+// connected there and stays so when the old one ends, no matter which member leads and in which
+// order a new leader learns of the two.
 func TestNodesMove(t *testing.T) {
 	ms := newMembers(t, 3, nil)
 	ms.leader(1).apply(network(), muxNode(1))
@@ -125,7 +126,7 @@ func TestNodesMove(t *testing.T) {
 	ms.leader(epoch).status("mux1", func(st *apiv1.NodeStatus) bool { return !st.Connected })
 }
 
-// TestNodesOfAMemberThatDies are away until they come back at another one.
+// TestNodesOfAMemberThatDies are disconnected until they connect to another one.
 func TestNodesOfAMemberThatDies(t *testing.T) {
 	ms := newMembers(t, 3, nil)
 	leader := ms.leader(1)
@@ -141,8 +142,8 @@ func TestNodesOfAMemberThatDies(t *testing.T) {
 	leader.status("mux1", func(st *apiv1.NodeStatus) bool { return st.Connected && st.Manager == leader.name })
 }
 
-// TestMuxesHearAfterHostsOfOtherMembers: a host at one member holds a mux at another one up until it obeys. Time stands
-// still, so that nothing else ends the wait.
+// TestMuxesHearAfterHostsOfOtherMembers: a host at one member delays updates of a mux at another
+// one until it has applied a change. The clock is frozen, so that nothing else ends the wait.
 func TestMuxesHearAfterHostsOfOtherMembers(t *testing.T) {
 	frozen := clock.NewFake(time.Now())
 	ms := newMembersAt(t, 3, frozen, nil)
@@ -159,7 +160,7 @@ func TestMuxesHearAfterHostsOfOtherMembers(t *testing.T) {
 		s.Endpoints[0].Backends[1].Port = port
 		return s
 	}
-	// The first rounds may come before the members have heard of each other.
+	// In the first rounds the members may not be connected to each other yet.
 	held := 0
 	for round := uint16(1); held < 20; round++ {
 		if round > 500 {
@@ -168,7 +169,8 @@ func TestMuxesHearAfterHostsOfOtherMembers(t *testing.T) {
 		first := ms.rigs[0].apply(change(2*round, 8000+round)).Revision
 		for up := receive(t, host); up.Revision < first; up = receive(t, host) {
 		}
-		second := ms.rigs[0].apply(change(2*round+1, 8000+round)).Revision // which does not concern the host
+		// this does not concern the host
+		second := ms.rigs[0].apply(change(2*round+1, 8000+round)).Revision
 		obey(t, host, first)
 		updates := 1
 		for up := receive(t, mux); up.Revision < second; up = receive(t, mux) {
@@ -180,7 +182,8 @@ func TestMuxesHearAfterHostsOfOtherMembers(t *testing.T) {
 	}
 }
 
-// TestMembersCatchUpWithNodes: a member that is behind others tells a node that knows more nothing before it has caught up.
+// TestMembersCatchUpWithNodes: a member that is behind others sends no updates to a node with a
+// newer revision before it has caught up.
 func TestMembersCatchUpWithNodes(t *testing.T) {
 	gates := map[string]*gated{}
 	ms := newMembers(t, 2, wrapGated(gates))
@@ -188,7 +191,8 @@ func TestMembersCatchUpWithNodes(t *testing.T) {
 	leader.apply(network(), hostNode(1), hostNode(2), muxNode(1), web(1))
 	slow := ms.follower()
 	thaw := gates[slow.name].freeze()
-	// What its store does not bring is missing before what the leader tells of.
+	// The leader reports later changes than the one that the member's store does not deliver, so
+	// that it cannot use them.
 	if _, err := leader.store.Txn(t.Context(), store.Txn{Ops: []store.Op{store.Put("/shunt/other", nil)}}); err != nil {
 		t.Fatal(err)
 	}
@@ -200,7 +204,8 @@ func TestMembersCatchUpWithNodes(t *testing.T) {
 	}
 }
 
-// TestFollowersKnowWhatIsStored: the nodes of a member whose store stands still hear of what a majority has stored.
+// TestFollowersKnowWhatIsStored: the nodes of a member whose store is frozen still receive the
+// changes that a majority has stored.
 func TestFollowersKnowWhatIsStored(t *testing.T) {
 	gates := map[string]*gated{}
 	ms := newMembers(t, 2, wrapGated(gates))
@@ -213,14 +218,16 @@ func TestFollowersKnowWhatIsStored(t *testing.T) {
 		}
 	}
 	heard(leader.apply(network(), hostNode(1), hostNode(2), muxNode(1), web(1)).Revision)
-	leader.status("mux1", func(st *apiv1.NodeStatus) bool { return st.Connected }) // the follower relays
+	// the follower relays
+	leader.status("mux1", func(st *apiv1.NodeStatus) bool { return st.Connected })
 	defer gates[slow.name].freeze()()
 	heard(leader.apply(web(1, 2)).Revision)
 	heard(leader.apply(web(2)).Revision)
 }
 
-// TestNodeAsksForTheWholePlan: what a manager sends after a plan that the node refused is a change of that plan. The node
-// does not take it for one of its own, whose epoch the manager has reached meanwhile.
+// TestNodeAsksForTheWholePlan: the update that a manager sends after a plan that the node refused
+// is a change of that plan. The node does not apply it to its own plan, although the manager has
+// reached the epoch of that plan meanwhile.
 func TestNodeAsksForTheWholePlan(t *testing.T) {
 	r := newRig(t, store.NewMemory())
 	r.apply(network(), hostNode(1), muxNode(1), web(1))
@@ -244,7 +251,7 @@ func TestNodeAsksForTheWholePlan(t *testing.T) {
 	mux.until("the whole plan", func(p plan.Plan) bool { return p.Epoch == 3 && len(p.Endpoints) == 0 })
 }
 
-// TestRefusalsOfFollowersAreAudited: what a follower's gate refuses stands in the leader's log.
+// TestRefusalsOfFollowersAreAudited: refusals by a follower's HTTP handler are in the leader's log.
 func TestRefusalsOfFollowersAreAudited(t *testing.T) {
 	ms := newMembers(t, 2, nil)
 	r := ms.follower()
@@ -267,8 +274,9 @@ func TestRefusalsOfFollowersAreAudited(t *testing.T) {
 	}
 }
 
-// TestVerdictsReachMuxesOfAllMembers: what a host at one member says of its backends, and why, is told to the muxes of every member:
-// to those that are there, to one that comes later, and to those of a member that heard nothing while it was said.
+// TestVerdictsReachMuxesOfAllMembers: the verdicts of a host at one member, and their reasons,
+// reach the muxes of every member: connected ones, one that connects later, and those of a member
+// that was cut off at that time.
 func TestVerdictsReachMuxesOfAllMembers(t *testing.T) {
 	ms := newMembers(t, 3, nil)
 	ms.leader(1).apply(network(), hostNode(1), muxNode(1), muxNode(2), muxNode(3), several(1, 3))
@@ -282,7 +290,7 @@ func TestVerdictsReachMuxesOfAllMembers(t *testing.T) {
 	because := func(text string, id uint32) []*apiv1.HealthWords {
 		return []*apiv1.HealthWords{{Words: text, Members: []uint32{id}}}
 	}
-	// known reads a mux's stream until it knows that, and why the dead one is dead.
+	// known reads a mux's stream until it has these verdicts, and the reason of the dead member.
 	known := func(mux *rawStream, alive, dead, words string) {
 		t.Helper()
 		verdict, said := map[uint32]string{}, map[uint32]string{}
@@ -326,7 +334,7 @@ func TestVerdictsReachMuxesOfAllMembers(t *testing.T) {
 	for _, mux := range muxes {
 		known(mux, "dead", "alive", "status 503")
 	}
-	// The host moves; what the member that it left remembers of it counts no more.
+	// The host moves. Its reports at the previous member no longer count.
 	moved := ms.rigs[2].rawHello(&apiv1.Hello{Name: "host1", Role: "host", Opened: 2})
 	receive(t, moved)
 	says(moved, true, &apiv1.EndpointHealth{Alive: []uint32{1}, Dead: []uint32{2}, Words: because("gone", 2)})
@@ -335,8 +343,9 @@ func TestVerdictsReachMuxesOfAllMembers(t *testing.T) {
 	}
 }
 
-// TestVerdictsOfSilentHostsAreTakenBack: a host without a stream at any member is heard no more: muxes of all members are told,
-// and that it is not known any more to one that comes later.
+// TestVerdictsOfSilentHostsAreTakenBack: the verdicts of a host without a stream at any member are
+// withdrawn. Muxes of all members receive the withdrawal, and a mux that connects later receives no
+// verdict.
 func TestVerdictsOfSilentHostsAreTakenBack(t *testing.T) {
 	ms := newMembers(t, 2, nil)
 	ms.leader(1).apply(network(), hostNode(1), muxNode(1), muxNode(2), muxNode(3), several(1, 2))

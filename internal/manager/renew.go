@@ -11,10 +11,12 @@ import (
 	"github.com/shuntlb/shunt/internal/pki"
 )
 
-// NewSecrets returns an archive with the same state and other secrets: another CA, and another key that seals keys in the store. Nothing
-// that was made with the former ones is of use in a cluster that is restored from it: certificates of managers, nodes and people, session
-// tickets, join tokens, access tokens; the former secrets do not open the keys that the store seals from then on. Ring keys, keys of
-// cookies and of connection ids are the same, sealed anew, so that connections stay. name is in the CA's certificate. a is not modified.
+// NewSecrets returns an archive with the same state and other secrets: another CA, and another key
+// that seals keys in the store. In a cluster restored from it, everything made with the previous
+// secrets is useless: certificates of managers, nodes and people, session tickets, join tokens,
+// access tokens. The previous secrets do not open the keys that the store seals from then on. Ring
+// keys, keys of cookies and of connection ids are the same, sealed again, so that connections stay.
+// name is in the CA's certificate. a is not modified.
 func NewSecrets(a *backup.Archive, name string, now time.Time) (*backup.Archive, error) {
 	if err := CheckBackup(a); err != nil {
 		return nil, err
@@ -40,7 +42,7 @@ func NewSecrets(a *backup.Archive, name string, now time.Time) (*backup.Archive,
 	for _, k := range a.Keys {
 		switch {
 		case strings.HasPrefix(k.Name, dirTokens), strings.HasPrefix(k.Name, dirAccess), strings.HasPrefix(k.Name, dirRevoked), k.Name == keyCAChange:
-			continue // of the former CA, or readable by anybody who had the store
+			continue // of the previous CA, or readable by anyone who had the store
 		case k.Name == keyCA:
 			k.Value = ca.CertPEM()
 		case strings.HasPrefix(k.Name, dirRingKeys):

@@ -16,15 +16,16 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// TestNewSecrets: a cluster that is restored with other secrets has the same state, and nodes come with new tokens to the same member ids and
-// keys; what somebody has of the former secrets, tokens and certificates opens nothing.
+// TestNewSecrets: a cluster that is restored with other secrets has the same state, and nodes that
+// join with new tokens get the same member ids and keys. The previous secrets, tokens and
+// certificates are refused.
 func TestNewSecrets(t *testing.T) {
 	r := newRig(t, nil)
 	r.apply(network(), hostNode(1), hostNode(2), muxNode(1), carrying(1, 2))
 	mux := r.join("mux1", "mux")
 	before := mux.until("the service", func(p plan.Plan) bool { return len(p.Endpoints) == 2 && len(p.Cookies) == 1 && len(p.CIDs) == 1 })
 	access := r.access("ci", "admin", "", time.Hour)
-	r.token("mux1", "mux") // nobody uses it
+	r.token("mux1", "mux") // it stays unused
 	formerCA, formerAdmin := r.ca(), r.adminTLS()
 	a := r.backup()
 	next, err := manager.NewSecrets(a, "m1", time.Now())
@@ -43,7 +44,8 @@ func TestNewSecrets(t *testing.T) {
 	if left := content(t, r.store, "/shunt/tokens/", "/shunt/access/"); len(left) > 0 {
 		t.Errorf("tokens that came along: %v", left)
 	}
-	// The mux forwards on with its last plan, until it has a token of the new CA: no restart is needed.
+	// The mux keeps forwarding with its last plan until it has a token of the new CA. It needs no
+	// restart.
 	if err := os.WriteFile(filepath.Join(mux.state, "token"), []byte(r.token("mux1", "mux")+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}

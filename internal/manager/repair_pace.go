@@ -10,15 +10,17 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// repairPace is the least time between an update of a host's plan and a later one that has repair items alone. Every change of a
-// weight changes a repair item, and every update costs the host, its manager and the other members messages. Muxes wait for hosts with
-// these changes too: hostsFirst begins when the update is sent.
+// repairPace is the minimum time between an update of a host's plan and a later one that has repair
+// items alone, because every change of a weight changes a repair item, and every update costs the
+// host, its manager and the other members messages. Muxes wait for hosts with these changes too:
+// hostsFirst begins when the update is sent.
 const repairPace = 40 * time.Millisecond
 
-// pacer delays updates of one host that have repair items alone. It belongs to the goroutine that sends.
+// pacer delays updates of one host that have repair items alone. It belongs to the goroutine that
+// sends.
 type pacer struct {
 	clock clock.Clock
-	// last is when the host got an update of its plan.
+	// last is the time of the last update of the host's plan.
 	last time.Time
 	// due fires when the delayed update may be sent; nil: none is delayed.
 	due <-chan time.Time
@@ -29,7 +31,7 @@ func (p *pacer) delays(s *session) bool {
 	left := repairPace - p.clock.Now().Sub(p.last)
 	if left <= 0 || !s.repairsAlone() {
 		if p.due != nil {
-			s.pacedUntil(p.clock.Now()) // something more came: the delay ends before its time
+			s.pacedUntil(p.clock.Now()) // other items were added: the delay ends early
 		}
 		p.due = nil
 		return false
@@ -41,7 +43,8 @@ func (p *pacer) delays(s *session) bool {
 	return true
 }
 
-// pacedUntil notes that the node gets its update at this time. If it obeys all before, it is behind from then on.
+// pacedUntil sets the time of the node's next update. If the node has applied all earlier ones, it
+// is behind from then on.
 func (s *session) pacedUntil(at time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -54,7 +57,8 @@ func (s *session) pacedUntil(at time.Time) {
 	}
 }
 
-// waitsFrom is when the time begins that a mux waits for the node with a change that is held since at.
+// waitsFrom returns the time from which a mux waits for the node with a change that is held since
+// at.
 func (s *session) waitsFrom(at time.Time) time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -64,21 +68,21 @@ func (s *session) waitsFrom(at time.Time) time.Time {
 	return at
 }
 
-// sent notes updates that are about to be sent.
+// sent records updates that are about to be sent.
 func (p *pacer) sent(ups []*apiv1.PlanUpdate) {
 	if len(ups) > 0 && ups[0].GetRevision() > 0 { // those without a revision change no plan
 		p.last = p.clock.Now()
 	}
 }
 
-// repairsAlone reports whether repair items are all that waits of the node's plan.
+// repairsAlone reports whether the pending changes of the node's plan are repair items only.
 func (s *session) repairsAlone() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.role == lb.RoleHost && s.moved && !s.urgent
 }
 
-// takeQuestions takes the questions that wait and leaves the plan's changes.
+// takeQuestions returns and removes the pending requests, and leaves the plan's changes.
 func (s *session) takeQuestions() []*apiv1.PlanUpdate {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -87,7 +91,7 @@ func (s *session) takeQuestions() []*apiv1.PlanUpdate {
 	return questions
 }
 
-// repairKeys reports whether keys of changed items, at least one, are those of repair items alone.
+// repairKeys reports whether there is at least one key, and all are keys of repair items.
 func repairKeys(keys []string) bool {
 	for _, key := range keys {
 		if !strings.HasPrefix(key, plan.RepairPrefix) {

@@ -10,7 +10,8 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// TestRepairPace: updates of repair items alone are repairPace apart, and later if updates of bindings came meanwhile. No other update waits.
+// TestRepairPace: updates of repair items alone are repairPace apart, and later if updates of
+// bindings were sent meanwhile. No other update waits.
 func TestRepairPace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const repair, binding = "repair/0/203.0.113.1/tcp/80", "binding/0/203.0.113.1/tcp/80/10.0.0.1/1"
@@ -35,7 +36,7 @@ func TestRepairPace(t *testing.T) {
 				t.Errorf("a delay is to end: %v, want %v", due, want)
 			}
 		}
-		expect(false) // all that there is
+		expect(false) // the whole plan
 		send(s, p)
 		s.tell([]string{repair}, false, 2, 2)
 		expect(true)
@@ -61,10 +62,10 @@ func TestRepairPace(t *testing.T) {
 		expect(false)
 		send(s, p)
 		time.Sleep(repairPace)
-		s.tell([]string{repair}, false, 6, 6) // the first one after a while
+		s.tell([]string{repair}, false, 6, 6) // the first one after the pace has passed
 		expect(false)
 
-		// A mux with changes that are held for hosts gets others.
+		// A mux with changes that are held for hosts receives others.
 		mux, pm := open(lb.RoleMux)
 		send(mux, pm)
 		mux.take([]fold{{keys: []string{"endpoint/0/203.0.113.1/tcp/80"}}})
@@ -74,8 +75,8 @@ func TestRepairPace(t *testing.T) {
 	})
 }
 
-// TestPacedHostIsNotLate: the delay of an update by the manager does not count as the host's. It is late, and muxes wait no longer for it, hostsFirst
-// after the update was due.
+// TestPacedHostIsNotLate: the delay of an update by the manager does not count as the host's. The
+// host is late, and muxes no longer wait for it, hostsFirst after the update was due.
 func TestPacedHostIsNotLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const repair = "repair/0/203.0.113.1/tcp/80"
@@ -126,7 +127,7 @@ func TestPacedHostIsNotLate(t *testing.T) {
 		if got := time.Until(w.until); got != repairPace/2 {
 			t.Errorf("the mux waits for %v more, want %v", got, repairPace/2)
 		}
-		// Repair items that come meanwhile are delayed, but do not make its time longer.
+		// Repair items that are added meanwhile are delayed, but do not extend its time.
 		s.tell([]string{repair}, false, 3, 3)
 		p.delays(s)
 		time.Sleep(repairPace / 2)
@@ -135,7 +136,8 @@ func TestPacedHostIsNotLate(t *testing.T) {
 	})
 }
 
-// TestHostOfAnotherManagerHasItsPace: a mux waits hostsFirst for a host of another manager after repairPace, because that manager delays repair items too.
+// TestHostOfAnotherManagerHasItsPace: a mux waits hostsFirst for a host of another manager after
+// repairPace, because that manager delays repair items too.
 func TestHostOfAnotherManagerHasItsPace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const endpoint = "endpoint/0/203.0.113.1/tcp/80"

@@ -11,13 +11,15 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// repairItem is what the hosts of an endpoint need to find former owners, and who has it.
+// repairItem holds the data with which hosts of an endpoint find previous owners, and the hosts
+// that have it.
 type repairItem struct {
 	item  *apiv1.PlanItem
 	hosts map[netip.Addr]bool
 }
 
-// unrepair takes the endpoint's repair from the hosts of its bindings and returns it, with no item when there is none.
+// unrepair removes the endpoint's repair from the hosts of its bindings and returns it; the item is
+// nil if there is none.
 func (i *items) unrepair(key lb.EndpointKey, bindings map[string]hostItem) repairItem {
 	out := repairItem{item: i.repairs[key]}
 	if out.item == nil {
@@ -36,7 +38,8 @@ func (i *items) unrepair(key lb.EndpointKey, bindings map[string]hostItem) repai
 	return out
 }
 
-// repairLocked makes an endpoint's repair for the hosts of its bindings, and notes for which of them that is a change.
+// repairLocked creates an endpoint's repair for the hosts of its bindings, and records the hosts
+// for which it changed.
 func (v *view) repairLocked(key lb.EndpointKey, was repairItem, c *change) {
 	item := v.makeRepairLocked(key)
 	if item != nil && was.item != nil && proto.Equal(item, was.item) {
@@ -68,7 +71,7 @@ func (v *view) repairLocked(key lb.EndpointKey, was repairItem, c *change) {
 	}
 }
 
-// makeRepairLocked is nil when the endpoint needs no repair.
+// makeRepairLocked returns the repair of an endpoint, or nil if it needs none.
 func (v *view) makeRepairLocked(key lb.EndpointKey) *apiv1.PlanItem {
 	own, owned := v.owners[key]
 	st, ok := v.state.Endpoints[key]

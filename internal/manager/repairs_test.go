@@ -8,8 +8,9 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// TestHostsHearOfFormerOwners: hosts of an endpoint's members, those that left lately too, hear what changed; other hosts and muxes do not,
-// and the mux hears of its part after them. Time stands still, so that no wait ends by itself. A repair alone follows the plan only after a pause.
+// TestHostsHearOfFormerOwners: hosts of an endpoint's members, including recently removed ones,
+// receive the change. Other hosts do not, and the mux receives its part after them. The clock is
+// frozen, so that no wait ends by itself. A repair alone follows the plan only after a pause.
 func TestHostsHearOfFormerOwners(t *testing.T) {
 	c := clock.NewFake(time.Now())
 	r := newRigAt(t, store.NewMemory(), c)
@@ -35,7 +36,7 @@ func TestHostsHearOfFormerOwners(t *testing.T) {
 	receive(t, mux)
 
 	last := repaired(1)
-	c.Advance(40 * time.Millisecond) // the pause; shorter than muxes wait for hosts
+	c.Advance(40 * time.Millisecond) // the pause, shorter than muxes wait for hosts
 	for i, s := range hosts {
 		up := receive(t, s)
 		if len(up.Upsert) != 1 || len(up.Delete) != 0 || up.Revision != last {
@@ -51,7 +52,7 @@ func TestHostsHearOfFormerOwners(t *testing.T) {
 	if up := receive(t, mux); up.Revision != last || len(up.Upsert) != 1 || up.Upsert[0].GetEndpoint() == nil {
 		t.Errorf("mux: %v", up)
 	}
-	// The other host hears of its own changes alone.
+	// The other host receives only its own changes.
 	last = repaired(1, 3)
 	if up := receive(t, stranger); up.Revision != last || len(up.Upsert) != 2 {
 		t.Errorf("host3: %v: want its binding and the repair", up)

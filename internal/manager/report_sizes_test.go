@@ -8,8 +8,8 @@ import (
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 )
 
-// TestReportsOfTheLargestNodesFit: a status of a mux whose tables are full, as large as they are by default, and verdicts of a host with
-// as many bindings as there may be.
+// TestReportsOfTheLargestNodesFit checks the status of a mux whose tables are full at their default
+// sizes, and the verdicts of a host with the maximum number of bindings.
 func TestReportsOfTheLargestNodesFit(t *testing.T) {
 	member := &apiv1.NodeStatus{Members: []*apiv1.MemberStatus{{
 		Vip: "203.0.113.100", Protocol: "tcp", Port: 8443, Dip: "10.120.111.111", DipPort: 8443, Member: 4095, Alive: true,

@@ -17,26 +17,29 @@ import (
 	"github.com/shuntlb/shunt/internal/notify"
 )
 
-// reports are what nodes said last, in memory only: a manager that starts learns it within a second.
+// reports holds the last reports of nodes, in memory only. A manager that starts receives them
+// within a second.
 type reports struct {
 	mu    sync.Mutex
 	heard map[string]heard
-	// muxNames has the names in heard of nodes that connected as muxes, so that a look at the muxes skips the hosts.
+	// muxNames holds the names in heard of nodes that connected as muxes, so that scans of the
+	// muxes skip the hosts.
 	muxNames map[string]bool
-	// waiting are the questions without an answer, by id.
+	// waiting holds the unanswered requests, by id.
 	waiting map[uint64]question
 	asked   uint64
-	// stirred has room for one: a mux came or went.
+	// stirred has room for one: a mux connected or disconnected.
 	stirred chan struct{}
 }
 
-// heard is what a node said on its newest stream.
+// heard is the last report of a node's newest stream.
 type heard struct {
 	stream uint64            // session.number
 	status *apiv1.NodeStatus // never modified once stored
-	// at is status.LastSeen by a clock that does not jump.
+	// at is status.LastSeen by a monotonic clock.
 	at time.Time
-	// reported: the node said the status when it obeyed the revision that it obeys, and, if it left, had nothing more to obey.
+	// reported: the node sent the status after it had applied its present revision, and had no
+	// pending updates if it disconnected.
 	reported bool
 }
 
@@ -44,7 +47,7 @@ func newReports() *reports {
 	return &reports{heard: map[string]heard{}, muxNames: map[string]bool{}, waiting: map[uint64]question{}, stirred: make(chan struct{}, 1)}
 }
 
-// connected makes the stream the one that counts, unless the node has a newer one already.
+// connected makes the stream the current one, unless the node has a newer one already.
 func (r *reports) connected(s *session, hello *apiv1.Hello, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -72,7 +75,7 @@ func (r *reports) eachMuxLocked(f func(name string, st *apiv1.NodeStatus)) {
 	}
 }
 
-// liveLocked is the status that the stream may change; nil when it ended or was replaced.
+// liveLocked returns the status that the stream may change; nil if it ended or was replaced.
 func (r *reports) liveLocked(s *session) *apiv1.NodeStatus {
 	if h := r.heard[s.name]; h.stream == s.number && h.status.GetConnected() {
 		return h.status
@@ -80,7 +83,7 @@ func (r *reports) liveLocked(s *session) *apiv1.NodeStatus {
 	return nil
 }
 
-// acked keeps the newest revision that the node obeys.
+// acked stores the newest revision that the node has applied.
 func (r *reports) acked(s *session, revision int64, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -93,7 +96,8 @@ func (r *reports) acked(s *session, revision int64, now time.Time) {
 	}), now, r.heard[s.name].reported && old.GetSyncedRevision() == revision}
 }
 
-// report keeps the newest status; what the node says in it of name, role, connection and revision does not count.
+// report stores the newest status. Its name, role, connection and revision are replaced by the
+// manager's own.
 func (r *reports) report(s *session, next *apiv1.NodeStatus, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -121,7 +125,7 @@ func (r *reports) disconnected(s *session, now time.Time) {
 	r.stir(s.role)
 }
 
-// stir wakes who places VIPs.
+// stir wakes the placement.
 func (r *reports) stir(role lb.Role) {
 	if role != lb.RoleMux {
 		return
@@ -129,7 +133,7 @@ func (r *reports) stir(role lb.Role) {
 	notify.Send(r.stirred)
 }
 
-// drop forgets a node whose stream this member had by hearsay, and hears of no more.
+// drop removes a node whose stream another member reported, and no longer reports.
 func (r *reports) drop(s *session) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -140,14 +144,16 @@ func (r *reports) drop(s *session) {
 	}
 }
 
-// noHandshakes is why a node said last that it cannot make TCP handshakes; "" when it said nothing of it.
+// noHandshakes returns the last reported reason why a node cannot make TCP handshakes; "" if it
+// reported none.
 func (r *reports) noHandshakes(node string) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.heard[node].status.GetNoHandshakes()
 }
 
-// Status is what the manager knows of nodes: the leader of all, a follower of those whose streams end at it.
+// Status returns the status of nodes: on the leader of all, on a follower of those whose streams
+// end at it.
 func (m *Manager) Status() *apiv1.StatusResponse {
 	l := m.view.leadership()
 	out := &apiv1.StatusResponse{Epoch: l.epoch, Leader: l.name}
@@ -169,8 +175,9 @@ func (m *Manager) Status() *apiv1.StatusResponse {
 	return out
 }
 
-// Status implements the API. Nodes with a Node object that never connected are in it. Of a tenant only the status of its own services is built: with thousands of
-// services of others it would cost much for nothing.
+// Status implements the API. It includes nodes with a Node object that never connected. For a
+// tenant only the status of its own services is built, because thousands of services of others
+// would cost much without use.
 func (a api) Status(ctx context.Context, req *connect.Request[apiv1.StatusRequest]) (*connect.Response[apiv1.StatusResponse], error) {
 	l, own := a.m.view.leadership(), a.m.view.ownOf(identityOf(ctx))
 	out := &apiv1.StatusResponse{Epoch: l.epoch, Leader: l.name}
@@ -182,7 +189,9 @@ func (a api) Status(ctx context.Context, req *connect.Request[apiv1.StatusReques
 	switch {
 	case own == nil:
 		a.m.withVIPs(out.Nodes)
-	case req.Msg.GetNode() == "": // of one node the filter decides, which notes a tenant that asks for one that it may not see
+	// for one node the filter decides, because it records a tenant's request for a node that it may
+	// not see
+	case req.Msg.GetNode() == "":
 		out.Nodes = own.nodes(out.Nodes)
 	}
 	if of := req.Msg.GetMembersOf(); of != "" {
@@ -205,8 +214,8 @@ func (a api) Status(ctx context.Context, req *connect.Request[apiv1.StatusReques
 	return connect.NewResponse(out), nil
 }
 
-// seenBefore dates nodes that this member has no report of by the journal: they are away since before it led, or since it started. Their statuses are
-// nobody else's.
+// seenBefore sets LastSeen from the journal for nodes without a report at this member: they have
+// been disconnected since before it led or started. No other goroutine has their statuses.
 func (m *Manager) seenBefore(nodes []*apiv1.NodeStatus) {
 	for _, n := range nodes {
 		if n.GetLastSeen() != nil {
@@ -218,7 +227,7 @@ func (m *Manager) seenBefore(nodes []*apiv1.NodeStatus) {
 	}
 }
 
-// membersOnly are nodes with nothing but their members of a service, or of all with "*".
+// membersOnly returns nodes with only their members of a service, or of all services with "*".
 func membersOnly(nodes []*apiv1.NodeStatus, service string) []*apiv1.NodeStatus {
 	out := make([]*apiv1.NodeStatus, 0, len(nodes))
 	for _, n := range nodes {
@@ -234,7 +243,7 @@ func membersOnly(nodes []*apiv1.NodeStatus, service string) []*apiv1.NodeStatus 
 	return out
 }
 
-// connectedNodes are the newest statuses of the nodes that are connected, in no order.
+// connectedNodes returns the newest statuses of the connected nodes, unsorted.
 func (r *reports) connectedNodes() (out []*apiv1.NodeStatus) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -246,7 +255,8 @@ func (r *reports) connectedNodes() (out []*apiv1.NodeStatus) {
 	return out
 }
 
-// all returns the statuses ordered by name, for one node or all. A node that was deleted and is gone has none.
+// all returns the statuses of one node or all, sorted by name. A deleted node that is disconnected
+// has none.
 func (r *reports) all(name string, objs []*apiv1.Object) []*apiv1.NodeStatus {
 	r.mu.Lock()
 	defer r.mu.Unlock()

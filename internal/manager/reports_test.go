@@ -8,8 +8,8 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// TestReportsOfOldStreamsDoNotCount: what a stream said last may be read after the stream ended, or after the node
-// opened another one.
+// TestReportsOfOldStreamsDoNotCount: the last report of a stream may be read after the stream
+// ended, or after the node opened another one.
 func TestReportsOfOldStreamsDoNotCount(t *testing.T) {
 	r, now := newReports(), time.Now()
 	old, fresh := &session{name: "mux1", role: lb.RoleMux, number: 1}, &session{name: "mux1", role: lb.RoleMux, number: 2}
@@ -36,7 +36,7 @@ func TestReportsOfOldStreamsDoNotCount(t *testing.T) {
 	is("the new stream reported after its end", false, 21)
 }
 
-// TestOnlyTheAskedNodeAnswers: question ids are easy to guess.
+// TestOnlyTheAskedNodeAnswers: request ids are easy to guess.
 func TestOnlyTheAskedNodeAnswers(t *testing.T) {
 	r := newReports()
 	id, answer := r.expect("mux1")

@@ -18,7 +18,8 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// ErrUsedStore: a backup is restored into an empty store only.
+// ErrUsedStore reports that the store is not empty, because a backup is restored only into an empty
+// one.
 var ErrUsedStore = errors.New("the store is not empty")
 
 // Bounds of one transaction of a restore.
@@ -27,25 +28,25 @@ const (
 	restoreBytes = 8 << 20
 )
 
-// epochStep is how far a restored epoch is beyond the backup's when the clock does not say more.
+// epochStep is the distance of a restored epoch from the backup's if the clock is not later.
 const epochStep = 1_000_000
 
-// Restoring says how a backup is restored.
+// Restoring holds the parameters of a restore.
 type Restoring struct {
-	// Dir gets the secrets, Store the keys; both are empty.
+	// Dir receives the secrets, Store the keys. Both are empty.
 	Dir   *DataDir
 	Store store.Store
 	// Name is that of the manager.
 	Name string
-	// By and From are who restores, and on which machine.
+	// By and From are the user who restores, and the machine.
 	By, From string
-	// Source is where the backup was read, for people.
+	// Source is the place of the backup, for people.
 	Source string
 	Now    time.Time
 }
 
-// Restore writes a cluster's state, and returns the epoch that it begins after. Until it is done, no manager works with what
-// there is.
+// Restore writes a cluster's state, and returns the epoch that it begins after. Until it is done,
+// no manager starts with the partial state.
 func Restore(ctx context.Context, r Restoring, a *backup.Archive) (epoch int64, err error) {
 	if err := CheckBackup(a); err != nil {
 		return 0, err
@@ -70,9 +71,10 @@ func Restore(ctx context.Context, r Restoring, a *backup.Archive) (epoch int64, 
 	return epoch, nil
 }
 
-// epochAfter is an epoch that is later than any that a node obeys. Terms are longer than a second, so that no cluster gets ahead of
-// the seconds since 1970: of two restores the later one wins, whatever backups they are of. Where the clock is behind the backup,
-// epochStep is more terms than a cluster has between two backups.
+// epochAfter returns an epoch that is later than any that a node has applied. Terms are longer than
+// a second, so that no cluster gets ahead of the seconds since 1970: of two restores the later one
+// wins, regardless of their backups. If the clock is behind the backup, epochStep is more terms
+// than a cluster has between two backups.
 func epochAfter(epoch int64, now time.Time) int64 {
 	if now.Unix() > epoch {
 		return now.Unix()
@@ -80,7 +82,7 @@ func epochAfter(epoch int64, now time.Time) int64 {
 	return epoch + epochStep
 }
 
-// restoredKeys are the keys of the archive with all that is otherwise after a restore.
+// restoredKeys returns the keys of the archive with the changes that a restore makes.
 func restoredKeys(r Restoring, a *backup.Archive, epoch int64) (map[string][]byte, error) {
 	keys := make(map[string][]byte, len(a.Keys)+4)
 	for _, k := range a.Keys {
@@ -124,7 +126,7 @@ func restoredKeys(r Restoring, a *backup.Archive, epoch int64) (map[string][]byt
 	return keys, nil
 }
 
-// datedAudit is a page of the audit log whose entries have the revisions that their key had.
+// datedAudit returns a page of the audit log whose entries have the revision of their key.
 func datedAudit(k backup.Key) ([]byte, error) {
 	var page apiv1.StoredAudit
 	if err := proto.Unmarshal(k.Value, &page); err != nil {
@@ -138,8 +140,8 @@ func datedAudit(k backup.Key) ([]byte, error) {
 	return proto.Marshal(&page)
 }
 
-// fillStore writes the keys into an empty store. The schema comes last: with schemaRestoring in its place no manager starts,
-// and another restore is refused.
+// fillStore writes the keys into an empty store. The schema is last, because while schemaRestoring
+// is in its place no manager starts, and another restore is refused.
 func fillStore(ctx context.Context, s store.Store, keys map[string][]byte) error {
 	present, err := s.List(ctx, root)
 	if err != nil {

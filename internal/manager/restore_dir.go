@@ -9,14 +9,16 @@ import (
 	"syscall"
 )
 
-// restoringFile stands in a data directory that is being restored; no manager opens it.
+// restoringFile is in a data directory that is being restored. No manager opens such a directory.
 const restoringFile = "restoring"
 
-// ErrUsedDir: a backup is restored into an empty data directory only.
+// ErrUsedDir reports that the data directory is not empty, because a backup is restored only into
+// an empty one.
 var ErrUsedDir = errors.New("the data directory is not empty")
 
-// BuildDataDir makes a data directory that is there whole or not at all: it is built beside its place, which is empty or absent,
-// and renamed. A build that broke off leaves a directory .NAME.restore-* that no manager opens.
+// BuildDataDir creates a data directory completely or not at all: it is built next to its place,
+// which is empty or absent, and renamed. An interrupted build leaves a directory .NAME.restore-*
+// that no manager opens.
 func BuildDataDir(path string, build func(*DataDir) error) error {
 	path, err := throughLinks(path)
 	if err != nil {
@@ -41,11 +43,12 @@ func BuildDataDir(path string, build func(*DataDir) error) error {
 	if err != nil {
 		return fmt.Errorf("make data directory: %w", err)
 	}
-	defer os.RemoveAll(tmp) // nothing, once it was renamed
+	defer os.RemoveAll(tmp) // no effect after the rename
 	if err := buildIn(tmp, build); err != nil {
 		return err
 	}
-	// os.Rename refuses to replace a directory, even an empty one; the kernel does not, and refuses one that is not empty any more.
+	// os.Rename refuses to replace a directory, even an empty one. The kernel accepts an empty one,
+	// and refuses one that is no longer empty.
 	if err := syscall.Rename(tmp, whole); err != nil {
 		if errors.Is(err, syscall.EBUSY) || errors.Is(err, syscall.EXDEV) {
 			return fmt.Errorf("%s: is a mount point: must be a directory in it", path)
@@ -55,11 +58,11 @@ func BuildDataDir(path string, build func(*DataDir) error) error {
 	return syncDir(parent)
 }
 
-// throughLinks is where a path leads: a directory cannot be renamed to the place of a link.
+// throughLinks resolves a path, because a directory cannot be renamed to the place of a link.
 func throughLinks(path string) (string, error) {
 	path = filepath.Clean(path)
 	if _, err := os.Lstat(path); err != nil {
-		return path, nil // what is wrong with it is seen where it is used
+		return path, nil // later uses report the error
 	}
 	real, err := filepath.EvalSymlinks(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -85,7 +88,7 @@ func buildIn(tmp string, build func(*DataDir) error) error {
 	return errors.Join(syncDir(filepath.Join(tmp, "pki")), syncDir(tmp))
 }
 
-// syncDir makes what was renamed and removed in a directory last.
+// syncDir makes renames and removals in a directory durable.
 func syncDir(path string) error {
 	dir, err := os.Open(path)
 	if err != nil {

@@ -16,17 +16,20 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// clockSkew is how far the clocks of managers may be apart: a certificate that another member issued may be dated later
-// than this one's now. Certificates after a revocation are dated later still, so that a wide margin shuts nobody out.
+// clockSkew is the maximum difference of the clocks of managers: a certificate that another member
+// issued may be dated later than this one's present time. Certificates after a revocation are dated
+// later still, so that a wide margin excludes no node.
 const clockSkew = time.Hour
 
-// revocation is up to when the node's certificates must be refused so that none of those it has is good. The clock may
-// have been put back since one was issued, and the last ones may be dated at an earlier revocation.
+// revocation returns the time up to which the node's certificates must be refused so that none of
+// its present ones is valid. The clock may have been set back since one was issued, and the last
+// ones may be dated at an earlier revocation.
 func (t *term) revocation(node string) time.Time {
 	return later(later(t.m.o.Clock.Now().Add(clockSkew), t.issued), t.m.view.revokedBefore(node).Add(1))
 }
 
-// revoke refuses the certificates that the node has so far and drops its tokens: it needs a new token to come back.
+// revoke refuses the node's present certificates and deletes its tokens, so that it needs a new
+// token to return.
 func (w *write) revoke(node string, now time.Time) error {
 	value, err := proto.Marshal(&apiv1.StoredRevocation{Node: node, Before: timestamppb.New(now)})
 	if err != nil {
@@ -46,7 +49,7 @@ func (v *view) revokedCert(cert *x509.Certificate) bool {
 	return v.revokedLocked(cert)
 }
 
-// revokedBefore is the time up to which the node's certificates are refused.
+// revokedBefore returns the time up to which the node's certificates are refused.
 func (v *view) revokedBefore(node string) time.Time {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
@@ -56,10 +59,12 @@ func (v *view) revokedBefore(node string) time.Time {
 	return time.Time{}
 }
 
-// managerRevocation is the name of a manager's revocation below dirRevoked; that of a node is its name, which has no slash.
+// managerRevocation returns the name of a manager's revocation below dirRevoked. That of a node is
+// its name, which has no slash.
 func managerRevocation(name string) string { return "managers/" + name }
 
-// admitKey returns the change that takes a key out of the revocation of a manager's name; none when the name was not revoked.
+// admitKey returns the change that excludes a key from the revocation of a manager's name; none if
+// the name was not revoked.
 func (v *view) admitKey(name string, key []byte) ([]store.Op, error) {
 	v.mu.RLock()
 	r := v.revoked[managerRevocation(name)]
@@ -77,15 +82,16 @@ func containsKey(keys [][]byte, key []byte) bool {
 	return slices.ContainsFunc(keys, func(k []byte) bool { return bytes.Equal(k, key) })
 }
 
-// revokedManagerLocked reports whether a manager that is up was revoked, and has a key that was not admitted since: an outside store does not keep it from
-// registering.
+// revokedManagerLocked reports whether a manager that is up was revoked, and has a key that was not
+// admitted since. An external store does not prevent its registration.
 func (v *view) revokedManagerLocked(r *apiv1.StoredManager) bool {
 	revoked := v.revoked[managerRevocation(r.GetName())]
 	hash := sha256.Sum256(r.GetPublicKey())
 	return revoked != nil && !containsKey(revoked.GetAdmitted(), hash[:])
 }
 
-// revokedLocked knows nodes and managers only: people may be called as a node is, and their certificates are stored.
+// revokedLocked reports whether a certificate of a node or a manager was revoked. It handles no
+// others, because people may have the names of nodes, and their certificates are stored.
 func (v *view) revokedLocked(cert *x509.Certificate) bool {
 	name, role := pki.Identity(cert)
 	if role == pki.RoleManager {

@@ -42,7 +42,7 @@ func (m *Manager) revokeToken(ctx context.Context, id string) error {
 	stored := m.view.tokens[id]
 	m.view.mu.RUnlock()
 	if stored == nil {
-		// The id is not repeated: it may be a whole token.
+		// The id is not repeated, because it may be a whole token.
 		return connect.NewError(connect.CodeNotFound, errors.New("join token: there is none of this id; the audit log has the ids"))
 	}
 	if err := t.audited(ctx, fmt.Sprintf("tokens/%s for %s %s revoked", id, stored.GetRole(), stored.GetNode()), store.Delete(dirTokens+id)); err != nil {
@@ -51,9 +51,10 @@ func (m *Manager) revokeToken(ctx context.Context, id string) error {
 	return nil
 }
 
-// revokeNode refuses all certificates that a node has and deletes its join tokens. Its object stays.
+// revokeNode refuses all present certificates of a node and deletes its join tokens. Its object
+// stays.
 func (m *Manager) revokeNode(ctx context.Context, name string) error {
-	// A node may join before its object is there.
+	// A node may join before its object exists.
 	if _, ok := m.view.roleOf(name); !ok && !m.reports.seen(name) && len(m.view.snapshot().tokensOf(name)) == 0 {
 		return connect.NewError(connect.CodeNotFound, fmt.Errorf("nodes/%s: not found: there is neither a Node, nor a join token, nor a connection of that name", name))
 	}
@@ -74,8 +75,8 @@ func (m *Manager) revokeNode(ctx context.Context, name string) error {
 	return nil
 }
 
-// revokeManager refuses all certificates that a manager has, but for those of keys that are admitted later. A member is removed instead,
-// which revokes too.
+// revokeManager refuses all certificates of a manager, except those of keys that are admitted
+// later. A member must be removed instead, which also revokes them.
 func (m *Manager) revokeManager(ctx context.Context, name string) error {
 	if m.o.Cluster != nil {
 		cluster, err := m.clusterMembers(ctx)
@@ -97,7 +98,7 @@ func (m *Manager) revokeManager(ctx context.Context, name string) error {
 	return nil
 }
 
-// setManagerRevocation revokes the certificates of a manager, or takes that back.
+// setManagerRevocation revokes the certificates of a manager, or reverts that.
 func (m *Manager) setManagerRevocation(ctx context.Context, name string, revoked bool, with ...store.Op) error {
 	t, err := m.lead(ctx)
 	if err != nil {
@@ -116,7 +117,8 @@ func (m *Manager) setManagerRevocation(ctx context.Context, name string, revoked
 	return t.audited(ctx, "certificates of managers/"+name+" revoked", append(with, store.Put(dirRevoked+managerRevocation(name), value))...)
 }
 
-// audited commits a change with its entry of the audit log, and returns when this member's view has it. t.writing is held.
+// audited commits a change with its entry of the audit log, and returns when this member's view has
+// it. t.writing must be held.
 func (t *term) audited(ctx context.Context, did string, ops ...store.Op) error {
 	entry := t.m.auditEntry(ctx, did)
 	op, err := t.auditOp(entry)

@@ -21,12 +21,12 @@ func TestNodeCalledAsAnAdministrator(t *testing.T) {
 	r.apply(muxNode(1))
 }
 
-// TestNodeDeletedAndMadeAgainAtOnce: the stream of the deleted node ends although the node that comes next has its name
-// and the stream saw only the sum of both changes.
+// TestNodeDeletedAndMadeAgainAtOnce: the stream of the deleted node ends, although the next node
+// has its name and the stream saw both changes as one.
 func TestNodeDeletedAndMadeAgainAtOnce(t *testing.T) {
 	r := newRig(t, store.NewMemory())
 	r.apply(network(), hostNode(1), muxNode(1), web(1))
-	// The host does not obey, so that the mux hears late.
+	// The host does not apply the change, so that the mux receives it late.
 	host := r.raw("host1", "host")
 	receive(t, host)
 	mux := r.raw("mux1", "mux")
@@ -60,7 +60,7 @@ func (c *handClock) Now() time.Time {
 	return time.Now().Add(c.ahead)
 }
 
-// After never fires but at advance.
+// After returns a channel that fires only in advance.
 func (c *handClock) After(time.Duration) <-chan time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -79,8 +79,8 @@ func (c *handClock) advance(d time.Duration) {
 	c.waits = nil
 }
 
-// TestDeletionWithAClockThatMoves: neither does a certificate of a later clock outlive its node, nor does a deletion
-// at a later clock refuse the node that comes next.
+// TestDeletionWithAClockThatMoves: a certificate from a later clock does not outlive its node, and
+// a deletion at a later clock does not refuse the next node.
 func TestDeletionWithAClockThatMoves(t *testing.T) {
 	c := &handClock{}
 	r := newRigAt(t, store.NewMemory(), c)

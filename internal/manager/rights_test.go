@@ -21,8 +21,8 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// mayCall is who may call what, written once more: every procedure of the API must be here with every role it takes. A
-// procedure with "nobody" takes a join token in its request.
+// mayCall repeats the access rules: every procedure of the API must be here with every role that
+// may call it. A procedure open to clients without a certificate takes a join token in its request.
 var mayCall = map[string]string{
 	"Manager/Apply":             "admin tenant",
 	"Manager/Delete":            "admin tenant",
@@ -56,7 +56,7 @@ var mayCall = map[string]string{
 	"MemberProtocol/Relay":      "manager",
 }
 
-// procedures are all of the API, as "Service/Method".
+// procedures returns all procedures of the API, as "Service/Method".
 func procedures() []string {
 	var out []string
 	for _, file := range []protoreflect.FileDescriptor{apiv1.File_v1_manager_proto, apiv1.File_v1_node_proto, apiv1.File_v1_member_proto} {
@@ -70,7 +70,7 @@ func procedures() []string {
 	return out
 }
 
-// callers are everybody who may call, by role, and some whose certificates do not say clearly whom they are for.
+// callers holds all kinds of callers, by role, and some with ambiguous certificates.
 var callers = map[string]func(*rig) *tls.Config{
 	"nobody":         func(r *rig) *tls.Config { return r.as(nil, "", "none") },
 	"tenant":         func(r *rig) *tls.Config { return r.certified(subject("tenant", "shop")) },
@@ -99,8 +99,10 @@ func subject(role string, tenants ...string) pkix.Name {
 	return pkix.Name{CommonName: "somebody", OrganizationalUnit: []string{role}, Organization: tenants}
 }
 
-// TestEveryProcedureHasItsRoles calls everything as everybody. What is refused by the gate has not been read: the body
-// is no message, and whoever passes hears that instead. Each refusal is in the audit log: who, what call, from where, and why.
+// TestEveryProcedureHasItsRoles calls every procedure as every caller. Requests that the
+// authenticator refuses have not been read: the body is not a valid message, and admitted callers
+// get that error instead. Each refusal is in the audit log with the caller, the call, the address
+// and the reason.
 func TestEveryProcedureHasItsRoles(t *testing.T) {
 	for role, config := range callers {
 		t.Run(role, func(t *testing.T) {
@@ -146,13 +148,13 @@ func TestEveryProcedureHasItsRoles(t *testing.T) {
 	}
 }
 
-// certificateRoles are what callers' certificates say.
+// certificateRoles maps callers to the roles in their certificates.
 var certificateRoles = map[string]string{
 	"admin": "admin", "viewer": "viewer", "mux": "mux", "host": "host", "manager": "manager", "root": "root", "tenant": "tenant",
 	"tenant of none": "tenant", "tenant of two": "tenant", "tenant of one that is not there": "tenant",
 }
 
-// passes tells whether a call gets through the gate, and what the caller hears who does not.
+// passes reports whether a call is admitted, and returns the error text if it is not.
 func passes(t *testing.T, hc *http.Client, addr, procedure string) (passes bool, said string) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -175,7 +177,8 @@ func passes(t *testing.T, hc *http.Client, addr, procedure string) (passes bool,
 		}
 		return false, strings.TrimSpace(string(text))
 	case http.StatusUnsupportedMediaType, http.StatusNotFound:
-		// The service has it, or is not served by this manager yet: nobody below the gate refused.
+		// The service has it, or this manager does not serve it yet: no code below the
+		// authenticator refused.
 		return true, ""
 	}
 	t.Fatalf("%s: status %s", procedure, res.Status)

@@ -16,13 +16,15 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// clusterRingKey is the id of the ring key that all muxes have. Later ones are secrets of managers alone (plan.RingKeyOf).
+// clusterRingKey is the id of the ring key that all muxes have. Later ones are secrets of managers
+// only (plan.RingKeyOf).
 const clusterRingKey = 1
 
-// errRingBreaks: connections of endpoints with affinity hash would go to other backends, and hosts would not send them back.
+// errRingBreaks reports that connections of endpoints with affinity hash would move to other
+// backends, and hosts could not send them back.
 var errRingBreaks = errors.New("connections of endpoints with affinity hash go to other backends at once, and hosts cannot send them to the former ones")
 
-// newRingKey is the change that stores a new random key.
+// newRingKey returns the change that stores a new random key.
 func (m *Manager) newRingKey(id uint32) (store.Op, error) {
 	key := fmt.Sprint(dirRingKeys, id)
 	sealed, err := m.secrets.sealKey(key, plan.Key{ID: id, Key: newKey()})
@@ -32,8 +34,8 @@ func (m *Manager) newRingKey(id uint32) (store.Op, error) {
 	return store.Put(key, sealed), nil
 }
 
-// ringKeyOf is the ring key that an endpoint is to have: it keeps its own, because another one moves flows. An endpoint without an owner
-// so far has no flows, and gets the newest.
+// ringKeyOf returns the ring key that an endpoint must have: it keeps its own, because another one
+// moves flows. An endpoint that had no owner has no flows, and gets the newest.
 func (w *write) ringKeyOf(key lb.EndpointKey, st *plan.EndpointState, known bool) uint32 {
 	switch {
 	case w.ringKey != 0:
@@ -56,8 +58,9 @@ func (a api) RotateRing(ctx context.Context, req *connect.Request[apiv1.RotateRi
 	return connect.NewResponse(out), nil
 }
 
-// rotateRing gives endpoints a new ring key, in transactions that other writes do not wait long for. When it fails after the first of
-// them, some endpoints have the new key and others the one before: each is good by itself, and the same call again gives all a newer one.
+// rotateRing gives endpoints a new ring key, in transactions that do not delay other writes for
+// long. If it fails after the first of them, some endpoints have the new key and others the
+// previous one. Each is valid by itself, and a repeated call gives all of them a newer one.
 func (m *Manager) rotateRing(ctx context.Context, req *apiv1.RotateRingRequest) (*apiv1.RotateRingResponse, error) {
 	out := &apiv1.RotateRingResponse{}
 	keys, moved, err := m.view.ringScopes(req.GetScopes())
@@ -83,7 +86,8 @@ func (m *Manager) rotateRing(ctx context.Context, req *apiv1.RotateRingRequest) 
 	return out, nil
 }
 
-// moveRings has endpoints hash with the ring key of an id, and stores a new one first when id is 0. Keys that no endpoint needs any more go.
+// moveRings makes endpoints hash with the ring key of an id, and stores a new one first if id is 0.
+// It deletes keys that no endpoint needs.
 func (m *Manager) moveRings(ctx context.Context, keys []lb.EndpointKey, id uint32) (revision int64, used uint32, err error) {
 	for range maxAttempts {
 		if revision, used, err = m.tryMoveRings(ctx, keys, id); !errors.Is(err, errKeysConflict) {
@@ -141,7 +145,8 @@ func (m *Manager) tryMoveRings(ctx context.Context, keys []lb.EndpointKey, id ui
 	return res.Revision, id, nil
 }
 
-// unusedRingKeys are the ids of secrets that no endpoint and no history needs, but for a new one.
+// unusedRingKeys returns the ids of secrets that no endpoint and no history needs, except a new
+// one.
 func (v *view) unusedRingKeys(but uint32) (out []uint32) {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
@@ -160,7 +165,8 @@ func (v *view) unusedRingKeys(but uint32) (out []uint32) {
 	return out
 }
 
-// ringlessNodes are the connected nodes whose builds do not follow a rotation of ring keys, ordered: muxes would go on with the cluster's key.
+// ringlessNodes returns the connected nodes whose builds do not support a rotation of ring keys,
+// sorted, because their muxes would keep the cluster's key.
 func (m *Manager) ringlessNodes() (out []string) {
 	m.view.mu.RLock()
 	defer m.view.mu.RUnlock()
@@ -176,14 +182,15 @@ func (m *Manager) ringlessNodes() (out []string) {
 	return out
 }
 
-// repairsRotationLocked reports whether hosts send connections of an endpoint to their former backends after its ring key was replaced. They find these by
-// the last change alone: an endpoint with another one within its repair window has connections that are lost.
+// repairsRotationLocked reports whether hosts send connections of an endpoint to their previous
+// backends after its ring key was replaced. They find these by the last change only, so that an
+// endpoint with another change within its repair window loses connections.
 func (v *view) repairsRotationLocked(key lb.EndpointKey, ep *lb.Endpoint) bool {
 	return ep.Protocol == lb.TCP && ep.Repairs() > 0 && ep.Rewrite == lb.RewriteHost && len(v.state.Endpoints[key].History) == 0
 }
 
-// ringScopes are the endpoints of VIPs and services, or all when there are none, ordered, and those of them whose connections break when the key is
-// replaced.
+// ringScopes returns the endpoints of VIPs and services, or all without scopes, sorted, and those
+// of them whose connections break when the key is replaced.
 func (v *view) ringScopes(scopes []string) (keys []lb.EndpointKey, moved []string, err error) {
 	v.mu.RLock()
 	defer v.mu.RUnlock()

@@ -26,7 +26,7 @@ func (r *rig) rotateRing(force bool, scopes ...string) (*apiv1.RotateRingRespons
 	return res.Msg, nil
 }
 
-// tweaks are the ring tweaks of a mux's plan, by VIP.
+// tweaks returns the ring tweaks of a mux's plan, by VIP.
 func tweaks(p plan.Plan) map[string]uint64 {
 	out := map[string]uint64{}
 	for i := range p.Endpoints {
@@ -35,7 +35,8 @@ func tweaks(p plan.Plan) map[string]uint64 {
 	return out
 }
 
-// TestRingKeys: VIPs have ring keys of their own, of which a host has that of its VIP alone, and which are replaced one by one.
+// TestRingKeys: VIPs have ring keys of their own, which are replaced one by one. A host has only
+// that of its VIP.
 func TestRingKeys(t *testing.T) {
 	memory := store.NewMemory()
 	r := newRig(t, memory)
@@ -54,7 +55,8 @@ func TestRingKeys(t *testing.T) {
 	if first["203.0.113.10"] == 0 || first["203.0.113.11"] == 0 || first["203.0.113.10"] == first["203.0.113.11"] || len(p.RingKeys) != 1 {
 		t.Fatalf("tweaks %v, %d keys", first, len(p.RingKeys))
 	}
-	// A change of backends moves no other flows, and lets the host repair: with the whole key of its VIP.
+	// A change of backends moves no other flows, and lets the host repair with the whole key of its
+	// VIP.
 	r.apply(repaired(1))
 	p = mux.until("the change", func(p plan.Plan) bool { return tweaks(p)["203.0.113.10"] != 0 && len(p.Endpoints[0].Members) == 1 })
 	if got := tweaks(p); got["203.0.113.10"] != first["203.0.113.10"] || got["203.0.113.11"] != first["203.0.113.11"] {
@@ -70,7 +72,7 @@ func TestRingKeys(t *testing.T) {
 	if len(hp.RingKeys) != 0 || bytes.Contains(hp.Repairs[0].Hash.Key[:], k0[:]) {
 		t.Error("the host has the cluster's key")
 	}
-	// Rotation of one VIP leaves the other.
+	// A rotation for one VIP does not change the other.
 	res, err := r.rotateRing(false, "203.0.113.10")
 	if err != nil || res.GetEndpoints() != 1 {
 		t.Fatalf("rotation: %v %v", res, err)
@@ -80,20 +82,21 @@ func TestRingKeys(t *testing.T) {
 	if second["203.0.113.10"] == first["203.0.113.10"] || second["203.0.113.10"] == 0 || second["203.0.113.11"] != first["203.0.113.11"] {
 		t.Errorf("tweaks after the rotation: %v, were %v", second, first)
 	}
-	// Another leader goes on with it.
+	// Another leader keeps it.
 	r.stop()
 	r.start()
 	p = mux.until("the next epoch", func(p plan.Plan) bool { return p.Epoch > 1 && len(p.Endpoints) == 2 })
 	if got := tweaks(p); got["203.0.113.10"] != second["203.0.113.10"] || got["203.0.113.11"] != second["203.0.113.11"] {
 		t.Errorf("another leader gave other keys: %v, were %v", got, second)
 	}
-	// Endpoints without a flow table are confirmed.
+	// Endpoints without a flow table need a confirmation.
 	other.Endpoints[0].Affinity, other.Endpoints[0].Idle = lb.AffinityHash, lb.Idle{}
 	r.apply(other)
 	if _, err := r.rotateRing(false); connect.CodeOf(err) != connect.CodeFailedPrecondition || !strings.Contains(err.Error(), "api: ") {
 		t.Errorf("connections were broken without being asked: %v", err)
 	}
-	// Hosts send connections to their former backends for the window after it, when nothing else changed within it.
+	// Hosts send connections to their previous backends for the window after it, if nothing else
+	// changed within it.
 	other.Endpoints[0].RepairWindow = new(time.Hour)
 	r.apply(other)
 	if res, err := r.rotateRing(false, "api"); err != nil || len(res.GetMoved()) != 0 {

@@ -11,32 +11,32 @@ import (
 	"github.com/shuntlb/shunt/internal/pki"
 )
 
-// tenantShare is the part of each table of a mux that callers of role tenant may fill for one tenant, unless its Tenant has quotas.endpoints:
-// one in so many.
+// tenantShare limits callers of role tenant to 1/tenantShare of each table of a mux for one tenant,
+// unless its Tenant has quotas.endpoints.
 const tenantShare = 4
 
-// muxTable is a table of muxes whose use follows from the objects.
+// muxTable is a table of muxes whose use is determined by the objects.
 type muxTable struct {
 	name string // as in TableStatus
 	unit string
 	used func(lb.Tables) int
 }
 
-// muxTables count a lower bound of the entries that an object takes. A mux may need more, for members that drain and blocks that grow; it
-// withholds VIPs then.
+// muxTables count a lower bound of the entries that an object needs. A mux may need more, for
+// members that drain and blocks that grow, and withholds VIPs then.
 var muxTables = []muxTable{
 	{"quic_endpoints", "QUIC endpoints", func(t lb.Tables) int { return t.QUIC }},
 	{"endpoints", "endpoints and VIPs", func(t lb.Tables) int { return t.Endpoints }},
 	{"members", "members", func(t lb.Tables) int { return t.Members }},
 }
 
-// tableRoom is the least capacity of a table among the muxes that report, and the mux that has it.
+// tableRoom is the smallest capacity of a table among the muxes that report, and the mux with it.
 type tableRoom struct {
 	node     string
 	capacity int
 }
 
-// room is the least capacity of each table. Tables that no mux reported are missing.
+// room returns the smallest capacity of each table. Tables that no mux reported are missing.
 func (r *reports) room() map[string]tableRoom {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -55,7 +55,7 @@ func leastRoom(out map[string]tableRoom, node string, tables []*apiv1.TableStatu
 	}
 }
 
-// growth is by how much a write changes what tenants take.
+// growth returns the change of tenants' usage by the write.
 func (w *write) growth() map[string]lb.Usage {
 	out := map[string]lb.Usage{}
 	add := func(o lb.Object, sign int) {
@@ -74,10 +74,11 @@ func (w *write) growth() map[string]lb.Usage {
 	return out
 }
 
-// services name the endpoints of the edited services of a tenant, of every tenant with "*".
+// services returns the field path of the endpoints of the first edited service of a tenant, or of
+// any tenant with "*".
 func (w *write) services(tenant string) string { return w.servicesWith(tenant, "endpoints") }
 
-// servicesWith names a field of services.
+// servicesWith returns the path of a field of that service.
 func (w *write) servicesWith(tenant, field string) string {
 	var names []string
 	for _, o := range w.edited {
@@ -92,8 +93,8 @@ func (w *write) servicesWith(tenant, field string) string {
 	return lb.Ref(lb.KindService, names[0]) + ": " + field
 }
 
-// crowded are the tables of muxes that the write would fill beyond their capacity. A write that needs no more of a table than before passes,
-// whatever the table holds.
+// crowded returns violations for tables of muxes that the write would fill beyond their capacity. A
+// write that needs no more of a table than before passes, regardless of the table's use.
 func (w *write) crowded(c conditions) (faults []lb.Violation) {
 	if c.room == nil {
 		return nil
@@ -120,7 +121,8 @@ func (w *write) crowded(c conditions) (faults []lb.Violation) {
 	return faults
 }
 
-// overDefaults are the default quotas and shares of tables that a write of role tenant would exceed.
+// overDefaults returns violations for the default quotas and shares of tables that a write of role
+// tenant would exceed.
 func (w *write) overDefaults(room func() map[string]tableRoom) (faults []lb.Violation) {
 	if w.by.role != pki.RoleTenant {
 		return nil
@@ -155,21 +157,21 @@ func (w *write) overDefaults(room func() map[string]tableRoom) (faults []lb.Viol
 	return faults
 }
 
-// usedByAll is what the services of all tenants take.
+// usedByAll returns the usage by services of all tenants.
 func (s *snapshot) usedByAll() lb.Usage {
 	s.v.mu.RLock()
 	defer s.v.mu.RUnlock()
 	return s.v.wanted.UsedByAll()
 }
 
-// used is what the services of a tenant take.
+// used returns the usage by services of a tenant.
 func (s *snapshot) used(tenant string) lb.Usage {
 	s.v.mu.RLock()
 	defer s.v.mu.RUnlock()
 	return s.v.wanted.Used(tenant)
 }
 
-// quotas are those of a Tenant, zero without one.
+// quotas returns those of a Tenant, zero without one.
 func (s *snapshot) quotas(tenant string) lb.Quotas {
 	if r := s.record(ref{lb.KindTenant, tenant}); r != nil {
 		return r.obj.(*lb.Tenant).Quotas

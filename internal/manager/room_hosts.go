@@ -11,9 +11,9 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// hostTable is a table of hosts whose use follows from the objects.
+// hostTable is a table of hosts whose use is determined by the objects.
 type hostTable struct {
-	name, unit, field string // name as hosts report it
+	name, unit, field string // name is the name in the hosts' reports
 }
 
 var hostTables = []hostTable{
@@ -24,7 +24,7 @@ var hostTables = []hostTable{
 	{"snat_servers", "servers with snat", "snat"},
 }
 
-// hostUse is what services take of the tables of hosts, by host address and table.
+// hostUse is the use of hosts' tables by services, by host address and table.
 type hostUse map[netip.Addr]map[string]int
 
 func (u hostUse) add(host netip.Addr, table string, n int) {
@@ -34,7 +34,7 @@ func (u hostUse) add(host netip.Addr, table string, n int) {
 	u[host][table] += n
 }
 
-// addService adds what a service takes, or takes it away where sign is -1.
+// addService adds the use by a service, or subtracts it if sign is -1.
 func (u hostUse) addService(s *lb.Service, sign int) {
 	type stamped struct{ host, vip netip.Addr }
 	cookies := map[stamped]bool{}
@@ -69,7 +69,7 @@ func (u hostUse) addService(s *lb.Service, sign int) {
 	}
 }
 
-// of is what a node with these addresses has of a table.
+// of returns the use of a table of a node with these addresses.
 func (u hostUse) of(addresses []netip.Addr, table string) (n int) {
 	for _, a := range addresses {
 		n += u[a][table]
@@ -90,7 +90,7 @@ func (u hostUse) nodesLocked(v *view) []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
-// hostGrowth is by how much the write changes what services take of hosts.
+// hostGrowth returns the change of hosts' use by the write.
 func (w *write) hostGrowth() hostUse {
 	grown := hostUse{}
 	for r, o := range w.edited {
@@ -106,7 +106,7 @@ func (w *write) hostGrowth() hostUse {
 	return grown
 }
 
-// crowdedHosts are the tables of hosts that have no room for what the write adds.
+// crowdedHosts returns violations for tables of hosts without room for the write.
 func (w *write) crowdedHosts(c conditions) (faults []lb.Violation) {
 	if c.hosts == nil {
 		return nil
@@ -123,7 +123,7 @@ func (w *write) crowdedHosts(c conditions) (faults []lb.Violation) {
 		for _, t := range hostTables {
 			use, reported := tables[t.name]
 			more, used := grown.of(node.Addresses, t.name), int(use.used)
-			if t.name == "bindings" { // exactly, also what the host has not applied yet
+			if t.name == "bindings" { // exact, including bindings that the host has not applied yet
 				used = 0
 				for _, a := range node.Addresses {
 					used += len(v.items.byHost[a])
@@ -140,8 +140,9 @@ func (w *write) crowdedHosts(c conditions) (faults []lb.Violation) {
 	return faults
 }
 
-// overHostShares are the tables of hosts of which a write of role tenant would fill more than a tenant's share. As with tables of muxes, a Tenant with
-// quotas.endpoints has no share.
+// overHostShares returns violations for tables of hosts of which a write of role tenant would fill
+// more than a tenant's share. As with tables of muxes, the share does not apply to a Tenant with
+// quotas.endpoints.
 func (w *write) overHostShares(hosts func(node string) map[string]tableUse) (faults []lb.Violation) {
 	if w.by.role != pki.RoleTenant || w.base.quotas(w.by.tenant).Endpoints != 0 {
 		return nil

@@ -13,10 +13,10 @@ import (
 	"github.com/shuntlb/shunt/internal/snat"
 )
 
-// snatTable is the name that muxes report the table of VIPs with SNAT by.
+// snatTable is the name of the table of VIPs with SNAT in the muxes' reports.
 const snatTable = "snat_vips"
 
-// snatRoom is how many VIPs with SNAT each connected mux has room for, as it reported it.
+// snatRoom returns the capacity of each connected mux for VIPs with SNAT, from its report.
 func (r *reports) snatRoom() map[string]int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -31,8 +31,8 @@ func (r *reports) snatRoom() map[string]int {
 	return out
 }
 
-// snatVIPsOf are the VIPs of an object that have SNAT: of a service with snat the lowest IPv4 VIP, by which hosts send. Ports of another
-// one would never be used.
+// snatVIPsOf returns the VIPs of an object that have SNAT: the lowest IPv4 VIP of a service with
+// snat, which hosts use as the source. Ports of another one would never be used.
 func snatVIPsOf(o lb.Object) (out []netip.Addr) {
 	if svc, ok := o.(*lb.Service); ok && len(svc.SNAT) > 0 {
 		for _, vip := range svc.VIPs {
@@ -48,8 +48,9 @@ func snatVIPsOf(o lb.Object) (out []netip.Addr) {
 	return out
 }
 
-// crowdedSNAT are the VIPs that would get SNAT and for which muxes have no room. VIPs that have it may stay, so that a mux with smaller
-// tables than before keeps nobody from other changes. Muxes that have not reported their room do not count.
+// crowdedSNAT returns violations for VIPs that would get SNAT without room on the muxes. VIPs that
+// have it may stay, so that a mux with smaller tables than before does not block other changes.
+// Muxes that have not reported their capacity do not count.
 func (w *write) crowdedSNAT(c conditions) (faults []lb.Violation) {
 	if c.snatRoom == nil {
 		return nil

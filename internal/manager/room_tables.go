@@ -13,7 +13,7 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// tableUse is how full a table of a node was at its last report.
+// tableUse is the use and the capacity of a table in a node's last report.
 type tableUse struct{ used, capacity uint64 }
 
 // muxTables returns the tables of each connected mux.
@@ -48,12 +48,15 @@ func usesOf(tables []*apiv1.TableStatus) map[string]tableUse {
 	return out
 }
 
-// reportedTable is a table of muxes whose use follows from the objects only in part: what a write adds is compared with the room that muxes reported last.
+// reportedTable is a table of muxes whose use is determined by the objects only in part. The needs
+// of a write are compared with the free entries in the muxes' last reports.
 type reportedTable struct {
 	name, unit, field string
-	// placed: only for services that not every mux has, because the others are counted exactly (muxTables).
+	// placed: only for services that are not on every mux, because the others are counted exactly
+	// (muxTables).
 	placed bool
-	// switched: the table's use is by traffic, and a capacity of 0 excludes endpoints that need it.
+	// switched: traffic determines the table's use, and a capacity of 0 excludes endpoints that
+	// need it.
 	switched bool
 }
 
@@ -71,22 +74,23 @@ var reportedTables = []reportedTable{
 	{name: "quic_endpoints", unit: "QUIC endpoints", field: "endpoints", placed: true},
 }
 
-// outerKey is what a record of a backend is made of, but for the MTU of its path.
+// outerKey identifies a record of a backend, except for the MTU of its path.
 type outerKey struct {
 	outer netip.Addr
 	encap string
-	port  uint16 // with path nat
+	port  uint16 // only with path nat
 }
 
-// taking computes what a service takes of tables of muxes.
+// taking computes the needs of a service in tables of muxes.
 type taking struct {
 	policies map[string]*lb.Policy
 	networks lb.Networks
-	// code is the ring size of an endpoint.
+	// code returns the ring size of an endpoint.
 	code func(key lb.EndpointKey, ep *lb.Endpoint) uint8
 }
 
-// needs of a service. Backends and lists that several services have count once for all of them.
+// needs returns the needs of a service. Backends and lists that several services share count once
+// for all of them.
 func (t *taking) needs(s *lb.Service) (out []fit.Need) {
 	units := map[string]uint64{}
 	shared := map[fit.Need]bool{}
@@ -157,7 +161,7 @@ func (t *taking) needs(s *lb.Service) (out []fit.Need) {
 	return out
 }
 
-// listNeeds is what the list of a policy takes.
+// listNeeds returns the needs of a policy's list.
 func listNeeds(p *lb.Policy) []fit.Need {
 	if p.Sources == nil {
 		return nil
@@ -165,8 +169,8 @@ func listNeeds(p *lb.Policy) []fit.Need {
 	return []fit.Need{{Table: "source_lists", Units: 1, Of: "policy " + p.Name}, {Table: "sources", Units: sourceWords(p.Sources), Of: "policy " + p.Name}}
 }
 
-// sourceWords is how many words a list takes when no two prefixes touch or overlap: each begins and ends somewhere, two such places of IPv4 make a
-// word, one of IPv6 two.
+// sourceWords returns the number of words of a list in which no two prefixes touch or overlap: each
+// prefix has two boundaries, two boundaries of IPv4 need one word, and one of IPv6 needs two.
 func sourceWords(s *lb.Sources) uint64 {
 	var words uint64
 	for _, list := range [][]netip.Prefix{s.Allow, s.Deny} {
@@ -179,7 +183,7 @@ func sourceWords(s *lb.Sources) uint64 {
 	return max(64, ceilPower(words))
 }
 
-// ceilPower is the least power of two that is not less.
+// ceilPower returns the smallest power of two that is at least n.
 func ceilPower(n uint64) uint64 {
 	size := uint64(1)
 	for size < n {
@@ -188,7 +192,8 @@ func ceilPower(n uint64) uint64 {
 	return size
 }
 
-// growing is what a service, or the list of a policy that services take theirs from, takes more than before.
+// growing holds the needs of an edited service, or of an edited policy's list that services use,
+// and those before.
 type growing struct {
 	name     string // as lb.Ref
 	replicas int
@@ -196,7 +201,8 @@ type growing struct {
 	before   []fit.Need
 }
 
-// more is by how much it grows in a table, known being shared items that others have already, with their units.
+// more returns the growth in a table. known holds shared items, with their units, that others have
+// already.
 func (g *growing) more(table string, known map[fit.Need]bool) uint64 {
 	var now, was uint64
 	had := map[any]uint64{}
@@ -219,8 +225,8 @@ func (g *growing) more(table string, known map[fit.Need]bool) uint64 {
 	return now - min(now, was)
 }
 
-// crowdedTables are the tables of muxes that have no room for what the write adds, by what they reported last. A service with placement fits if as many muxes
-// as it asks for have room.
+// crowdedTables returns violations for tables of muxes without room for the write, by their last
+// reports. A service with placement fits if as many muxes as it requests have room.
 func (w *write) crowdedTables(c conditions) (faults []lb.Violation) {
 	if c.muxes == nil {
 		return nil
@@ -241,7 +247,7 @@ func (w *write) crowdedTables(c conditions) (faults []lb.Violation) {
 	for _, table := range reportedTables {
 		fault := w.crowdedTable(table, nodes, muxes, all, nil)
 		if fault != nil && !table.switched && !table.placed {
-			// Others may have it already; that costs a look at all services.
+			// Others may have it already. This check costs a scan of all services.
 			if known == nil {
 				known = w.sharedLocked(t)
 			}
@@ -254,7 +260,8 @@ func (w *write) crowdedTables(c conditions) (faults []lb.Violation) {
 	return faults
 }
 
-// growingLocked are the edited services with what they take, and took.
+// growingLocked returns the edited services and policies with their needs after and before the
+// write.
 func (w *write) growingLocked(c conditions) (all []growing, t *taking) {
 	v := w.base.v
 	t = &taking{policies: v.state.Policies, networks: v.networks, code: func(key lb.EndpointKey, ep *lb.Endpoint) uint8 {
@@ -298,7 +305,7 @@ func (w *write) growingLocked(c conditions) (all []growing, t *taking) {
 	return all, t
 }
 
-// sharedLocked are the shared items of all services that the write leaves as they are.
+// sharedLocked returns the shared items of all services that the write does not edit.
 func (w *write) sharedLocked(t *taking) map[fit.Need]bool {
 	out := map[fit.Need]bool{}
 	for name, svc := range w.base.v.state.Services {
@@ -314,7 +321,7 @@ func (w *write) sharedLocked(t *taking) map[fit.Need]bool {
 	return out
 }
 
-// crowdedTable is why a table has no room; nil when it has.
+// crowdedTable returns the violation if a table has no room, or nil.
 func (w *write) crowdedTable(table reportedTable, nodes []string, muxes map[string]map[string]tableUse, all []growing, known map[fit.Need]bool) *lb.Violation {
 	free := map[string]uint64{}
 	for _, node := range nodes {

@@ -14,7 +14,7 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// quicService is a service of a tenant with so many QUIC endpoints.
+// quicService returns a service of a tenant with that many QUIC endpoints.
 func quicService(name, tenant string, vip, endpoints int) *lb.Service {
 	s := ofTenant(name, tenant, vip)
 	b := s.Endpoints[0].Backends
@@ -26,7 +26,7 @@ func quicService(name, tenant string, vip, endpoints int) *lb.Service {
 	return s
 }
 
-// roomy is a rig with a mux that reports tables of these sizes.
+// roomy returns a rig with a mux that reports tables of these sizes.
 func roomy(t *testing.T, quic, endpoints uint64) *rig {
 	r := newRig(t, store.NewMemory())
 	r.apply(network(), hostNode(1), muxNode(1), tenant("shop", 0), tenant("media", 0))
@@ -40,7 +40,8 @@ func roomy(t *testing.T, quic, endpoints uint64) *rig {
 	return r
 }
 
-// TestTooManyEndpointsAreRefused: a write that no mux table has room for is refused, dry or not, by table, object, need and node. Others are not.
+// TestTooManyEndpointsAreRefused: a write for which a mux table has no room is refused, dry or not,
+// by table, object, need and node. Others are not.
 func TestTooManyEndpointsAreRefused(t *testing.T) {
 	r := roomy(t, 256, 1000)
 	r.apply(quicService("video", "shop", 10, 200))
@@ -56,11 +57,12 @@ func TestTooManyEndpointsAreRefused(t *testing.T) {
 	}
 	r.apply(quicService("live", "media", 11, 56))
 	r.apply(ofTenant("web", "media", 12))
-	// What there is may be changed and made less, though the tables are full.
+	// Existing services may be changed and reduced, although the tables are full.
 	r.apply(quicService("video", "shop", 10, 150))
 }
 
-// TestTenantHasAShareOfTables: a caller of role tenant fills a quarter of a table, unless its Tenant has a quota of endpoints.
+// TestTenantHasAShareOfTables: a caller of role tenant fills a quarter of a table, unless its
+// Tenant has a quota of endpoints.
 func TestTenantHasAShareOfTables(t *testing.T) {
 	r := roomy(t, 40, 1000)
 	ann := r.bearer(r.access("ann", "tenant", "shop", 0).Token)
@@ -79,7 +81,7 @@ func TestTenantHasAShareOfTables(t *testing.T) {
 	}
 }
 
-// TestDefaultQuotas bound callers of role tenant, not administrators.
+// TestDefaultQuotas bind callers of role tenant, not administrators.
 func TestDefaultQuotas(t *testing.T) {
 	r := newRig(t, store.NewMemory())
 	r.apply(network(), hostNode(1), tenant("shop", 0))
@@ -98,7 +100,8 @@ func TestDefaultQuotas(t *testing.T) {
 	r.apply(big)
 }
 
-// reporting is a rig with a network, two hosts and muxes that report tables so full, used and capacity by name.
+// reporting returns a rig with a network, a host and two muxes. The nodes in muxes, hosts too,
+// report this use and capacity of tables, by name.
 func reporting(t *testing.T, muxes map[string]map[string][2]uint64) *rig {
 	r := newRig(t, store.NewMemory())
 	r.apply(network(), hostNode(1), muxNode(1), muxNode(2), tenant("shop", 0), tenant("media", 0))
@@ -122,8 +125,8 @@ func reporting(t *testing.T, muxes map[string]map[string][2]uint64) *rig {
 	return r
 }
 
-// TestFullReportedTablesRefuse: a write that needs more of a table than a mux has free is refused by table, need and node, dry or not; others, and what takes nothing
-// more, are not.
+// TestFullReportedTablesRefuse: a write that needs more of a table than a mux has free is refused
+// by table, need and node, dry or not. Others, and writes that need no more than before, are not.
 func TestFullReportedTablesRefuse(t *testing.T) {
 	for table, c := range map[string]struct {
 		use  [2]uint64
@@ -168,7 +171,7 @@ func TestFullReportedTablesRefuse(t *testing.T) {
 	}
 }
 
-// TestPlacedServicesNeedAsManyMuxes: a service for one mux fits as long as one has room.
+// TestPlacedServicesNeedAsManyMuxes: a service for one mux fits if one has room.
 func TestPlacedServicesNeedAsManyMuxes(t *testing.T) {
 	r := reporting(t, map[string]map[string][2]uint64{"mux1": {"quic_endpoints": {8, 8}}, "mux2": {"quic_endpoints": {0, 8}}})
 	live := quicService("live", "media", 11, 3)
@@ -176,7 +179,8 @@ func TestPlacedServicesNeedAsManyMuxes(t *testing.T) {
 	r.apply(live)
 }
 
-// TestSharedBackendsCountOnce: servers that another service has take no more of a full table.
+// TestSharedBackendsCountOnce: servers that another service has need no more entries of a full
+// table.
 func TestSharedBackendsCountOnce(t *testing.T) {
 	r := reporting(t, map[string]map[string][2]uint64{"mux1": {"backends": {7, 8}}})
 	web := ofTenant("web", "shop", 10)
@@ -203,7 +207,8 @@ func TestFullHostRefuses(t *testing.T) {
 	r.apply(quicService("live", "media", 11, 2))
 }
 
-// TestFullHostTablesRefuse: each table of a host refuses what it has no room for, by object, need and node.
+// TestFullHostTablesRefuse: each table of a host refuses writes for which it has no room, by
+// object, need and node.
 func TestFullHostTablesRefuse(t *testing.T) {
 	for table, c := range map[string]struct {
 		use  [2]uint64
@@ -237,7 +242,8 @@ func TestFullHostTablesRefuse(t *testing.T) {
 	}
 }
 
-// TestTenantHasAShareOfHosts: a caller of role tenant fills a quarter of a host's table, unless its Tenant has a quota of endpoints. Administrators fill all of it.
+// TestTenantHasAShareOfHosts: a caller of role tenant fills a quarter of a host's table, unless its
+// Tenant has a quota of endpoints. Administrators fill all of it.
 func TestTenantHasAShareOfHosts(t *testing.T) {
 	r := reporting(t, map[string]map[string][2]uint64{"host1": {"bindings": {0, 40}}})
 	ann := r.bearer(r.access("ann", "tenant", "shop", 0).Token)
@@ -261,7 +267,8 @@ func TestTenantHasAShareOfHosts(t *testing.T) {
 	}
 }
 
-// TestCapacityThatBindsNothingIsWarnedOf: a capacity of a mux is no bound of services that are on every mux.
+// TestCapacityThatBindsNothingIsWarnedOf: a capacity of a mux does not limit services that are on
+// every mux.
 func TestCapacityThatBindsNothingIsWarnedOf(t *testing.T) {
 	r := newRig(t, store.NewMemory())
 	r.apply(network(), hostNode(1), muxNode(1))

@@ -12,28 +12,33 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// A schema is a way to write the state into the store. A program works with its newest one and with the one before: managers of
-// two versions work on one store while one after the other is replaced. The leader raises the schema when nobody needs the former
-// one any more; from then on managers of the former version refuse the store. Until then what came with the newest is refused.
+// A schema is the format of the state in the store. A program supports its newest schema and the
+// one before, because managers of two versions share one store during a rolling upgrade. The leader
+// raises the schema once no manager needs the previous one. After that, managers of the previous
+// version refuse the store. Before that, fields and values of the newest schema are refused.
 const (
-	// Schema is the newest that this program works with.
+	// Schema is the newest schema that this program supports.
 	Schema = schemaHealth
-	// schemaHealth has all kinds of checks, several of an endpoint, and what their verdicts mean: fields of objects alone
-	// (newFields), so that nothing that is stored changes when it is reached.
+	// schemaHealth adds all kinds of checks, several checks per endpoint and the settings for their
+	// verdicts. It adds only fields of objects (newFields), so raising the schema changes no stored
+	// value.
 	schemaHealth = 3
-	// schemaMembers has several managers.
+	// schemaMembers adds support for several managers.
 	schemaMembers = 2
-	// schemaAlone had one manager: its leader key held the last epoch for ever, there were no keyEpoch and keyCA. Everything
-	// else is as it was; the first campaign brings it up to date at once, because nobody else can be there.
+	// schemaAlone supported one manager. Its leader key held the last epoch permanently, and
+	// keyEpoch and keyCA did not exist. Everything else is unchanged. The first election upgrades
+	// it immediately, because no other manager can be running.
 	schemaAlone = 1
-	// schemaRestoring stands in the place of a schema until a restore has written everything: nobody works with half of it.
+	// schemaRestoring replaces the schema until a restore has written everything, so that no
+	// manager works with a partial restore.
 	schemaRestoring = "restoring"
 )
 
-// schemaText is what keySchema holds.
+// schemaText returns the value of keySchema for a schema.
 func schemaText(schema int64) string { return strconv.FormatInt(schema, 10) }
 
-// foldSchemaLocked refuses data that this version does not know.
+// foldSchemaLocked applies a change of keySchema. It returns an error for a schema that this
+// version does not support.
 func (v *view) foldSchemaLocked(ev store.Event) error {
 	text := string(ev.KV.Value)
 	if text == schemaRestoring {
@@ -52,17 +57,18 @@ func (v *view) foldSchemaLocked(ev store.Event) error {
 	return nil
 }
 
-// schemaNow is the store's; 0 while it has none.
+// schemaNow returns the schema of the store, or 0 if the store has none.
 func (v *view) schemaNow() int64 {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
 	return v.schema
 }
 
-// raisePause is how often the leader looks whether every manager is of the new version.
+// raisePause is the interval at which the leader checks whether every manager runs the new version.
 const raisePause = time.Second
 
-// raiseSchema raises the schema once every manager works with the new one. It is a duty.
+// raiseSchema raises the schema once every manager supports the new one. It runs as a controller of
+// the leader.
 func (m *Manager) raiseSchema(ctx context.Context) error {
 	for said := ""; m.view.schemaNow() < m.o.Schema; {
 		behind, err := m.behindSchema(ctx)
@@ -86,7 +92,7 @@ func (m *Manager) raiseSchema(ctx context.Context) error {
 	return nil
 }
 
-// raise makes the schema the newest, unless somebody changed it meanwhile.
+// raise sets the schema to the newest, unless another write changed it concurrently.
 func (m *Manager) raise(ctx context.Context) error {
 	m.view.mu.RLock()
 	mod := m.view.schemaMod
@@ -103,8 +109,8 @@ func (m *Manager) raise(ctx context.Context) error {
 	return m.view.wait(ctx, res.Revision)
 }
 
-// behindSchema are the managers that do not work with the newest schema, or of which nobody knows because they are not up. Of an
-// outside etcd only those that are up are known.
+// behindSchema returns the managers that do not support the newest schema, or whose version is
+// unknown because they are down. With an external etcd it covers only managers that are up.
 func (m *Manager) behindSchema(ctx context.Context) (behind []string, err error) {
 	var members []store.ClusterMember
 	if m.o.Cluster != nil {
@@ -120,7 +126,7 @@ func (m *Manager) behindSchema(ctx context.Context) (behind []string, err error)
 		}
 	}
 	for _, c := range members {
-		// One that is alone may be a member under another name.
+		// A single member may be registered under another name.
 		if len(members) > 1 && m.view.managers[c.Name] == nil {
 			behind = append(behind, c.Name+", which is not up")
 		}

@@ -12,16 +12,18 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// newFields are the fields of objects that came with a schema: those of the message from the number on. A manager of the schema
-// before does not know them. Were they written while one is there, it would lead with plans that lack them.
+// newFields lists the fields of objects that a schema added: those of the message from the given
+// number up. A manager of the previous schema ignores them. If they were written while such a
+// manager runs, it could become leader and send plans without them.
 var newFields = []struct {
 	schema  int64
 	message protoreflect.FullName
 	from    protoreflect.FieldNumber
-	// alone: the field, without those that follow it.
+	// alone: only this field, not those with higher numbers.
 	alone bool
 }{
-	{schemaHealth, "shunt.v1.Health", 9, false}, // https and what follows: further kinds, several checks, what verdicts mean
+	// https and up: further kinds, several checks, settings for verdicts
+	{schemaHealth, "shunt.v1.Health", 9, false},
 	{schemaHealth, "shunt.v1.HTTPCheck", 3, false},
 	{schemaHealth, "shunt.v1.TCPCheck", 1, false},
 	{schemaHealth, "shunt.v1.Endpoint", 18, false}, // repairWindow, hostIdle, load
@@ -34,7 +36,7 @@ var newFields = []struct {
 	{schemaHealth, "shunt.v1.Share", 1, false},
 }
 
-// newSince is the schema that a field came with; 0: all know it.
+// newSince returns the schema that added a field, or 0 if every schema has it.
 func newSince(fd protoreflect.FieldDescriptor) int64 {
 	for _, n := range newFields {
 		if n.message == fd.ContainingMessage().FullName() && (fd.Number() == n.from || fd.Number() > n.from && !n.alone) {
@@ -44,7 +46,8 @@ func newSince(fd protoreflect.FieldDescriptor) int64 {
 	return 0
 }
 
-// newValues are values of fields that came with a schema: a manager of the schema before knows the field, and not what they mean.
+// newValues lists the values of fields that a schema added. A manager of the previous schema has
+// the field but does not support these values.
 var newValues = []struct {
 	schema int64
 	field  protoreflect.FullName
@@ -58,7 +61,7 @@ var newValues = []struct {
 	}},
 }
 
-// valueSince is the schema that a value of a field came with; 0: all know it.
+// valueSince returns the schema that added a value of a field, or 0 if every schema has it.
 func valueSince(fd protoreflect.FieldDescriptor, v protoreflect.Value) int64 {
 	for _, n := range newValues {
 		if n.field == fd.FullName() && slices.Contains(n.values, v.String()) {
@@ -68,8 +71,8 @@ func valueSince(fd protoreflect.FieldDescriptor, v protoreflect.Value) int64 {
 	return 0
 }
 
-// newerFields visits what the message says that came after the schema, with its path and the schema that it came with. What is
-// within such a field is not visited.
+// newerFields calls visit for each field and value set in the message that a schema later than the
+// given one added, with its path and that schema. It does not descend into such a field.
 func newerFields(m protoreflect.Message, path string, schema int64, visit func(path string, since int64)) {
 	m.Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
 		at := path + fd.JSONName()
@@ -94,7 +97,8 @@ func newerFields(m protoreflect.Message, path string, schema int64, visit func(p
 	})
 }
 
-// newer are the faults of an object that says what not every manager knows. What the record said before may stay.
+// newer returns violations for fields and values of an object that not every manager supports.
+// Those already set in the stored record are allowed.
 func (s *snapshot) newer(ref string, old *record, said proto.Message) (out []lb.Violation) {
 	s.v.mu.RLock()
 	defer s.v.mu.RUnlock()
@@ -114,7 +118,7 @@ func (s *snapshot) newer(ref string, old *record, said proto.Message) (out []lb.
 	return out
 }
 
-// waitsForLocked tells why a field of the schema must wait.
+// waitsForLocked returns the reason why a field of the schema is not allowed yet.
 func (v *view) waitsForLocked(since int64) string {
 	text := fmt.Sprintf("needs schema %d of the state, which has %d until every manager is of a version that knows it", since, v.schema)
 	var behind []string

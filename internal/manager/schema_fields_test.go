@@ -9,8 +9,9 @@ import (
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 )
 
-// TestEveryFieldHasASchema: what managers of schema 2 know of objects is written down here. A field beyond must be in newFields, with
-// the schema that it came with: without one an older manager that leads would lose it.
+// TestEveryFieldHasASchema lists the last fields of objects that managers of schema 2 support. A
+// later field must be in newFields, with the schema that added it. Otherwise an older manager that
+// becomes leader would lose the field.
 func TestEveryFieldHasASchema(t *testing.T) {
 	last := map[protoreflect.FullName]protoreflect.FieldNumber{}
 	var visit func(protoreflect.MessageDescriptor)

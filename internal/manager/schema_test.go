@@ -22,8 +22,8 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// lasting is what the store says of endpoints, without what an upgrade changes: it learns the members' hosts, and forgets memberships
-// of which schema 1 did not say until when they were.
+// lasting returns the stored endpoints without the parts that an upgrade changes: an upgrade adds
+// the members' hosts, and deletes memberships without an end time in schema 1.
 func lasting(t *testing.T, s store.Store) map[string]string {
 	t.Helper()
 	out := content(t, s, "/shunt/endpoints/")
@@ -41,9 +41,10 @@ func lasting(t *testing.T, s store.Store) map[string]string {
 	return out
 }
 
-// TestSchemaOneIsMigrated: testdata/schema1.json is what a manager of schema 1 (v0.3.0, commit eef112e) left after two starts and a
-// backend that was replaced. The epoch goes on, objects and member ids stay, and the ring key can be opened. The replaced backend's id
-// is in quarantine for a day in it; an hour of that is left here, whenever the test runs.
+// TestSchemaOneIsMigrated: testdata/schema1.json is the store of a manager of schema 1 (v0.3.0,
+// commit eef112e) after two starts and a replaced backend. The epoch continues, objects and member
+// ids are kept, and the ring key can be decrypted. In the file the replaced backend's id is in
+// quarantine for a day. The test sets the rest to one hour, whenever it runs.
 func TestSchemaOneIsMigrated(t *testing.T) {
 	text, err := os.ReadFile("testdata/schema1.json")
 	if err != nil {
@@ -110,7 +111,7 @@ func TestSchemaOneIsMigrated(t *testing.T) {
 	})
 }
 
-// said is a log that tells of one line.
+// said is a log that reports one line.
 type said struct {
 	io.Writer
 	what string
@@ -124,9 +125,9 @@ func (s said) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// TestSchemaIsRaisedWhenNobodyNeedsTheFormer: while a manager of the former version is up, one of the new version takes no leadership
-// from it, leads when it may, and keeps the former schema; then it raises it, and a manager of the former version refuses the
-// store.
+// TestSchemaIsRaisedWhenNobodyNeedsTheFormer: while a manager of the previous version is up, one of
+// the new version does not take the leadership from it, leads when it can, and keeps the previous
+// schema. Afterwards it raises the schema, and a manager of the previous version refuses the store.
 func TestSchemaIsRaisedWhenNobodyNeedsTheFormer(t *testing.T) {
 	s := store.NewMemory()
 	r := newRig(t, s)
@@ -181,8 +182,9 @@ func TestSchemaIsRaisedWhenNobodyNeedsTheFormer(t *testing.T) {
 	}
 }
 
-// TestFieldsOfASchemaWaitForIt: while a manager is up that does not know the kinds of checks, services that name one are refused, by
-// a dry run too, and all else is done; once it is gone they are taken.
+// TestFieldsOfASchemaWaitForIt: while a manager is up that does not support the kinds of checks,
+// services that use one are refused, by a dry run too, and all other requests succeed. Once that
+// manager is gone, the services are accepted.
 func TestFieldsOfASchemaWaitForIt(t *testing.T) {
 	s := store.NewMemory()
 	r := newRig(t, s)
@@ -229,7 +231,7 @@ func TestFieldsOfASchemaWaitForIt(t *testing.T) {
 	}
 	for field, f := range map[string]func(*apiv1.Endpoint){
 		"repairWindow": func(ep *apiv1.Endpoint) { ep.RepairWindow = durationpb.New(0) },
-		// Values alone: the fields are old.
+		// Only the values are new: the fields are old.
 		"affinity: cookie":       func(ep *apiv1.Endpoint) { ep.Affinity, ep.Cookie = "cookie", nil },
 		"scheduler: round-robin": func(ep *apiv1.Endpoint) { ep.Scheduler = "round-robin" },
 		"protocol: quic":         func(ep *apiv1.Endpoint) { ep.Protocol, ep.Affinity = "quic", "flow" },

@@ -12,8 +12,8 @@ import (
 	"github.com/shuntlb/shunt/internal/pki"
 )
 
-// tenantOf is the tenant that owns an object. shared is an object that no tenant owns and every tenant may use: a
-// Policy without one. Nodes and Networks are the operator's.
+// tenantOf returns the tenant that owns an object. shared is true for an object that no tenant owns
+// and every tenant may use: a Policy without a tenant. Nodes and Networks belong to the operator.
 func tenantOf(o *apiv1.Object) (tenant string, shared bool) {
 	switch k := o.GetKind().(type) {
 	case *apiv1.Object_Service:
@@ -26,13 +26,14 @@ func tenantOf(o *apiv1.Object) (tenant string, shared bool) {
 	return "", false
 }
 
-// owns tells whether the identity, of role tenant, may change the object; sees whether it may read it.
+// owns reports whether the identity, of role tenant, may change the object. sees reports whether it
+// may read it.
 func (id identity) owns(o *apiv1.Object) bool {
 	tenant, _ := tenantOf(o)
 	return id.tenant != "" && tenant == id.tenant
 }
 
-// ownsRecord tells the same of a stored object, which may be nil.
+// ownsRecord is owns for a stored object, which may be nil.
 func (id identity) ownsRecord(r *record) bool {
 	return r != nil && id.tenant != "" && id.owns(r.filled())
 }
@@ -42,7 +43,7 @@ func (id identity) sees(o *apiv1.Object) bool {
 	return shared || id.owns(o)
 }
 
-// seesRecord tells whether the identity, of any role, may read a stored object.
+// seesRecord reports whether the identity, of any role, may read a stored object.
 func (id identity) seesRecord(rec *record) bool {
 	if id.role != pki.RoleTenant {
 		return true
@@ -58,8 +59,9 @@ func (id identity) seesRecord(rec *record) bool {
 	return false
 }
 
-// mayPut refuses a tenant what is not its own. old is the stored object of the name, nil when there is none. A name is
-// one for all tenants: that it is taken cannot be kept from who wants it, whose it is can.
+// mayPut returns an error if a tenant puts an object that it does not own. old is the stored object
+// of that name, or nil. Names are shared by all tenants: the error shows that a name is taken, but
+// not by which tenant.
 func (id identity) mayPut(old *record, o lb.Object) error {
 	if id.role != pki.RoleTenant {
 		return nil
@@ -71,7 +73,7 @@ func (id identity) mayPut(old *record, o lb.Object) error {
 	case r.kind == lb.KindNode || r.kind == lb.KindNetwork:
 		return denied("%s: role tenant may not change it", at)
 	case next.GetTenant() != nil && !(id.ownsRecord(old) && proto.Equal(old.filled().GetTenant(), next.GetTenant())):
-		// Weight and quotas are what tenants are kept apart by.
+		// Weight and quotas isolate tenants from each other.
 		return denied("%s: role tenant may not change it", at)
 	case shared || tenant != id.tenant:
 		return denied("%s: tenant: %q: must be %q", at, tenant, id.tenant)
@@ -81,11 +83,12 @@ func (id identity) mayPut(old *record, o lb.Object) error {
 	return nil
 }
 
-// mayDelete refuses a tenant what is not its own. What it may not see is not there.
+// mayDelete returns an error if a tenant deletes an object that it does not own. An object that the
+// tenant may not see is reported as not found.
 func (id identity) mayDelete(old *record, r ref) error {
 	switch {
 	case id.role != pki.RoleTenant || old == nil:
-		return nil // what is not there is refused by whoever looks for it
+		return nil // the caller reports a missing object
 	case !id.sees(old.filled()):
 		return overReach{notFound{r}, whose(old)}
 	case r.kind == lb.KindTenant || !id.ownsRecord(old):
@@ -94,7 +97,8 @@ func (id identity) mayDelete(old *record, r ref) error {
 	return nil
 }
 
-// overReach is a refusal that does not give its cause: of a call for the object of another tenant, or with a bad join token.
+// overReach is an error that hides its cause from the caller: a request for another tenant's
+// object, or a bad join token.
 type overReach struct {
 	says error
 	// cause is for the audit log only.
@@ -105,7 +109,7 @@ func (e overReach) Error() string { return e.says.Error() }
 
 func (e overReach) Unwrap() error { return e.says }
 
-// whose says to whom an object belongs that a tenant does not see.
+// whose returns the owner of an object that the tenant may not see, as text for the audit log.
 func whose(r *record) string {
 	if tenant, _ := tenantOf(r.filled()); tenant == "" {
 		return "it is the operator's"
@@ -113,7 +117,8 @@ func whose(r *record) string {
 	return "it is another tenant's"
 }
 
-// missing is what a tenant hears of an object that it does not see, whether it is there or not.
+// missing returns the error for an object that the tenant may not see. It is the same whether or
+// not the object exists.
 func (s *scope) missing(r ref) error {
 	says := fault(notFound{r})
 	if cause := s.hidden(r); cause != "" {
@@ -122,7 +127,7 @@ func (s *scope) missing(r ref) error {
 	return says
 }
 
-// hidden says whose an object is that is there, and that the tenant does not see; it is empty otherwise.
+// hidden returns the owner, as text, of an existing object that the tenant may not see, or "".
 func (s *scope) hidden(r ref) string {
 	s.view.mu.RLock()
 	defer s.view.mu.RUnlock()

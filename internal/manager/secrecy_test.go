@@ -20,8 +20,8 @@ import (
 	"github.com/shuntlb/shunt/internal/token"
 )
 
-// TestNoSecretIsToldToAnybody uses every secret of a manager rightly and wrongly and looks for them in all it logs, at
-// the most talkative level, and in every error.
+// TestNoSecretIsToldToAnybody uses every secret of a manager correctly and incorrectly, and
+// searches for them in the whole log, at the most verbose level, and in every error.
 func TestNoSecretIsToldToAnybody(t *testing.T) {
 	var out lines
 	r := newRigOf(t, rig{log: out.logger()})
@@ -80,7 +80,8 @@ func TestNoSecretIsToldToAnybody(t *testing.T) {
 	}
 	for name, secret := range secrets {
 		if bytes.HasPrefix(secret, []byte("-----")) {
-			secret = bytes.Split(secret, []byte("\n"))[1] // the second line of PEM has no other meaning
+			// the second line of PEM has no other meaning
+			secret = bytes.Split(secret, []byte("\n"))[1]
 		}
 		for _, form := range []string{string(secret), hex.EncodeToString(secret), base64.StdEncoding.EncodeToString(secret), base64.RawURLEncoding.EncodeToString(secret)} {
 			if strings.Contains(out.String(), form) {
@@ -93,7 +94,8 @@ func TestNoSecretIsToldToAnybody(t *testing.T) {
 	}
 }
 
-// TestAdminCertificateIsRenewed while the manager runs, when a third of its life is left.
+// TestAdminCertificateIsRenewed: a running manager renews the certificate when a third of its
+// lifetime is left.
 func TestAdminCertificateIsRenewed(t *testing.T) {
 	at := clock.NewFake(time.Now())
 	r := newRigOf(t, rig{clock: at})
@@ -111,7 +113,8 @@ func TestAdminCertificateIsRenewed(t *testing.T) {
 	if read() != first {
 		t.Error("renewed when half of its life is left")
 	}
-	// The manager may be slow to look and to write: days go by slowly enough for it, and half a year is left for the rest.
+	// The manager may be slow to check and to write. The days advance slowly enough, and half a
+	// year is left for the rest.
 	at.Advance(pki.AdminLifetime/6 - 25*time.Hour)
 	for tries := 0; read() == first; tries++ {
 		if tries == maxTries {

@@ -22,41 +22,42 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// secrets are what the data directory holds beside the store.
+// secrets holds the secrets of the data directory, which are kept outside the store.
 type secrets struct {
 	// old: an earlier start made them.
 	old bool
 
 	mu sync.RWMutex
-	// generations are the present one, which signs and seals, and while the CA is replaced the other one: former or next.
+	// generations holds the current generation, which signs and seals. While the CA is replaced it
+	// also holds the other one: previous or next.
 	generations []*generation
 }
 
-// generation is a CA and the key that seals the store's secrets, which are replaced together.
+// generation is a CA and the key that seals the store's secrets. Both are replaced together.
 type generation struct {
 	ca     *pki.CA
 	sealer cipher.AEAD
-	// storeKey is what the sealer is made of.
+	// storeKey is the key of sealer.
 	storeKey []byte
 }
 
-// all returns the generations, the present one first.
+// all returns the generations, the current one first.
 func (s *secrets) all() []*generation {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.generations
 }
 
-// present is the generation that signs and seals.
+// present returns the generation that signs and seals.
 func (s *secrets) present() *generation { return s.all()[0] }
 
-// ca is the CA that signs.
+// ca returns the CA that signs.
 func (s *secrets) ca() *pki.CA { return s.present().ca }
 
-// storeKey is the key that seals.
+// storeKey returns the key that seals.
 func (s *secrets) storeKey() []byte { return s.present().storeKey }
 
-// cas are the certificates of the CAs whose certificates are good, the one that signs first.
+// cas returns the certificates of all CAs that are trusted, the one that signs first.
 func (s *secrets) cas() (out []*x509.Certificate) {
 	for _, g := range s.all() {
 		out = append(out, g.ca.Cert)
@@ -71,7 +72,7 @@ func (s *secrets) set(generations []*generation) {
 	s.generations = generations
 }
 
-// open decrypts what a generation sealed.
+// open decrypts a value sealed by any generation.
 func (s *secrets) open(nonce, sealed, bound []byte) (plain []byte, err error) {
 	for _, g := range s.all() {
 		if len(nonce) != g.sealer.NonceSize() {
@@ -90,8 +91,9 @@ var errOtherKey = errors.New("it was sealed with another key than pki/store.key"
 // storeKeyBytes is the size of the key that seals the store's secrets (AES-256).
 const storeKeyBytes = 32
 
-// loadSecrets reads the CA and the key that seals the store's secrets, and makes both at the first start. A store that
-// was used already belongs to them: without them it is of no use, and others would shut out every node.
+// loadSecrets reads the CA and the key that seals the store's secrets, and creates both at the
+// first start. If used is true, missing files are an error, because the store is unreadable without
+// its key and a new CA would lock out every node.
 func loadSecrets(dir *DataDir, name string, used bool, now time.Time) (*secrets, error) {
 	if s, err := loadGenerations(dir); s != nil || err != nil {
 		return s, err
@@ -143,7 +145,7 @@ func newGeneration(ca *pki.CA, storeKey []byte) (*generation, error) {
 	return &generation{ca: ca, sealer: sealer, storeKey: storeKey}, err
 }
 
-// archiveSecrets are those of an archive.
+// archiveSecrets returns the secrets of a backup archive.
 func archiveSecrets(a *backup.Archive) (*secrets, error) {
 	ca, err := pki.ParseCA(a.Secrets.CA, a.Secrets.CAKey)
 	if err != nil {
@@ -194,7 +196,7 @@ func (s *secrets) sealKey(storeKey string, k plan.Key) ([]byte, error) {
 	return proto.Marshal(&apiv1.StoredKey{Id: k.ID, Nonce: nonce, Sealed: sealer.Seal(nil, nonce, k.Key[:], []byte(storeKey))})
 }
 
-// openKey decrypts what sealKey wrote.
+// openKey decrypts a value written by sealKey.
 func (s *secrets) openKey(storeKey string, value []byte) (plan.Key, error) {
 	var stored apiv1.StoredKey
 	if err := proto.Unmarshal(value, &stored); err != nil {
@@ -229,7 +231,7 @@ func epochData(storeKey string, epoch uint32) []byte {
 	return fmt.Appendf(nil, "%s/%d", storeKey, epoch)
 }
 
-// openKeySet decrypts what sealKeySet wrote.
+// openKeySet decrypts a value written by sealKeySet.
 func (s *secrets) openKeySet(storeKey string, value []byte) (plan.KeySet, error) {
 	var stored apiv1.StoredKeySet
 	if err := proto.Unmarshal(value, &stored); err != nil {

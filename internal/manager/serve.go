@@ -19,16 +19,18 @@ import (
 
 // Limits of the API.
 const (
-	// compressFrom: below it compression costs more time than it saves, and changes are small.
+	// compressFrom is the least size of a compressed message. Below it compression costs more time
+	// than it saves, and changes are small.
 	compressFrom = 1 << 20
-	// pingAfter and pingTimeout find dead peers of streams.
+	// pingAfter and pingTimeout detect dead peers of streams.
 	pingAfter   = 3 * time.Second
 	pingTimeout = 5 * time.Second
-	// shutdownGrace is for unary calls; streams end at once.
+	// shutdownGrace applies to unary calls. Streams end immediately.
 	shutdownGrace = 250 * time.Millisecond
 )
 
-// Handler serves the API: gRPC, gRPC-Web and JSON. The requests must come over the TLS of Serve.
+// Handler returns the handler of the API: gRPC, gRPC-Web and JSON. Requests must arrive over the
+// TLS of Serve.
 func (m *Manager) Handler() http.Handler {
 	d := m.newDoor()
 	opts := []connect.HandlerOption{
@@ -55,7 +57,8 @@ func (m *Manager) Handler() http.Handler {
 	return g
 }
 
-// nodeHandler serves the NodeProtocol service, and takes from each role what one of it may have to say.
+// nodeHandler returns the handler of the NodeProtocol service. It bounds the size of a report by
+// the node's role.
 func (m *Manager) nodeHandler(opts []connect.HandlerOption) (path string, h http.Handler) {
 	byRole := map[string]http.Handler{}
 	for _, role := range nodes {
@@ -77,8 +80,8 @@ func (m *Manager) nodeHandler(opts []connect.HandlerOption) (path string, h http
 	})
 }
 
-// Serve answers on the listener until ctx ends or the member does. It returns nil at the end of ctx, and else why the
-// member cannot go on.
+// Serve serves the API on the listener until ctx ends or the member stops. It returns nil when ctx
+// ends, else the reason why the member cannot continue.
 func (m *Manager) Serve(ctx context.Context, l net.Listener) error {
 	srv := &http.Server{
 		Handler:           m.Handler(),
@@ -108,10 +111,10 @@ func (m *Manager) Serve(ctx context.Context, l net.Listener) error {
 	return cause
 }
 
-// crowdedPace is the least time between two logs of refused connections.
+// crowdedPace is the minimum time between two log messages about refused connections.
 const crowdedPace = 10 * time.Second
 
-// crowdedOut logs a connection that had no place, at most once in crowdedPace.
+// crowdedOut logs a refused connection, at most once per crowdedPace.
 func (m *Manager) crowdedOut(from net.Addr) {
 	now := m.o.Clock.Now().UnixNano()
 	if last := m.crowdedAt.Load(); now-last >= int64(crowdedPace) && m.crowdedAt.CompareAndSwap(last, now) {
@@ -119,7 +122,7 @@ func (m *Manager) crowdedOut(from net.Addr) {
 	}
 }
 
-// logWriter passes the HTTP server's complaints on, one a line.
+// logWriter writes the HTTP server's errors to the log, one per line.
 type logWriter struct{ log *slog.Logger }
 
 func (w logWriter) Write(p []byte) (int, error) {

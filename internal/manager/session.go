@@ -24,72 +24,83 @@ var (
 	errDeleted  = errors.New("the node was deleted, or its certificates were revoked: it needs a new join token")
 )
 
-// session is one node's stream. What the node must still hear is kept as a set of keys, so that a slow node holds up
-// nobody, costs no more memory than its plan, and gets only the newest of each item.
+// session is one node's stream. Pending changes are kept as a set of keys, so that a slow node
+// delays no other, uses no more memory than its plan, and receives only the newest version of each
+// item.
 type session struct {
 	name string
-	role lb.Role // the certificate's; a Node object of another role gives no plan
+	// role is that of the certificate. A Node object of another role yields no plan.
+	role lb.Role
 	cert *x509.Certificate
-	// number orders the streams of all nodes: a node's newest has the highest. 0 is of a stream that is not its newest.
+	// number orders the streams of all nodes: a node's newest stream has the highest. It is 0 for a
+	// stream that is not its node's newest.
 	number uint64
-	// opened orders the streams of one node by the node's own clock; 0 when it does not tell.
+	// opened orders the streams of one node by the node's own clock. It is 0 if the node does not
+	// report it.
 	opened int64
-	// manager is where the stream ends; via is that member when it is another one, for which the stream has another number.
+	// manager is the member at which the stream ends. via is that member if it is another one, and
+	// stream is the number of the stream there.
 	manager string
 	via     *follower
 	stream  uint64
 	hello   *apiv1.Hello
 	ctx     context.Context
 	end     context.CancelCauseFunc
-	// floor is the least revision that its updates have: see Manager.floor.
+	// floor is the lowest revision that its updates carry: see Manager.floor.
 	floor int64
-	// rewound is the epoch of the node's plan if the state went back within it (Manager.rewound), else 0.
+	// rewound is the epoch of the node's plan if the state went back within it (Manager.rewound),
+	// else 0.
 	rewound int64
 
 	mu sync.Mutex
-	// dirty are the items to look at; all means every item.
+	// dirty holds the keys of the items to compare. all means every item.
 	dirty map[string]bool
 	all   bool
-	// folds are, for a mux, the changes behind dirty and all.
+	// folds holds, for a mux, the changes behind dirty and all.
 	folds []fold
 	// moved: there is a new revision. urgent: it changed more than repair items.
 	moved, urgent bool
-	// telling: an update is being made; told is the revision of the last one, obeyed the one that the node reported.
+	// telling: an update is being built. told is the revision of the last update sent, obeyed the
+	// one that the node reported as applied.
 	telling      bool
 	told, obeyed int64
-	// owed are endpoints whose bindings changed for a host since the last update that it obeys, with the revision.
+	// owed maps endpoints whose bindings changed for a host, and which it has not yet applied, to
+	// the revision of the change.
 	owed map[string]int64
-	// behind is since when the node does not obey all that there is for it; late: it did not do so in time. Nobody waits
-	// for it until it was fast enough once.
+	// behind is when the node's pending changes began, zero if it has applied all of them. late: it
+	// did not apply them in time. No change waits for the node until it has once been fast enough.
 	behind time.Time
 	late   bool
-	// paced is when the last delay ends that the manager itself puts before an update (pacer); nobody counts it as the node's.
+	// paced is the end of the last delay that the manager itself inserted before an update (pacer).
+	// This delay does not count as the node's.
 	paced     time.Time
 	questions []*apiv1.PlanUpdate
-	// health is what hosts said that the node has not heard.
+	// health holds the reports of hosts that were not yet sent to the node.
 	health *apiv1.HealthReport
-	// snatAnswers wait for a host.
+	// snatAnswers holds the answers that wait for a host.
 	snatAnswers *apiv1.SnatAnswers
 	// wake has room for one.
 	wake chan struct{}
 
-	// heardAt is when the last report came, in nanoseconds of the manager's clock; 0 before the first.
+	// heardAt is the time of the last report, in nanoseconds of the manager's clock. It is 0 before
+	// the first.
 	heardAt atomic.Int64
 
-	// These belong to the receiving goroutine: the last term that was proven though the node obeys a later epoch, this one; the
-	// revision that it reported last.
+	// These belong to the receiving goroutine. refuted is the last term that was proven although
+	// the node applied a later epoch, refutedEpoch. acked is the revision that the node reported
+	// last.
 	refuted      *term
 	refutedEpoch int64
 	acked        int64
-	// said waits to be taken in.
+	// said holds the reports that wait to be processed, by class.
 	said [classes]slot
-	// writing is the Send that is under way.
+	// writing is the Send in progress.
 	writing writing
-	// forwards: the node had a plan when it came.
+	// forwards: the node had a plan when it connected.
 	forwards bool
-	// takesLoad: it is a mux that knows what to do with loads.
+	// takesLoad: the node is a mux that supports load reports.
 	takesLoad bool
-	// of are the sessions it is one of; nil only before it is.
+	// of is the registry that the session belongs to. It is nil only until the session is added.
 	of *sessions
 
 	// The rest belongs to the sending goroutine.
@@ -113,8 +124,8 @@ func newSession(ctx context.Context, id identity) *session {
 	return s
 }
 
-// tell notes items that the node may have to hear of, at a revision; all means every item. hosts is the revision when hosts have
-// to hear of it before, else 0. It is called while the view is locked.
+// tell marks items that may have changed for the node at a revision. all means every item. hosts is
+// the revision that hosts must apply first, or 0. The view must be locked.
 func (s *session) tell(keys []string, all bool, revision, hosts int64) {
 	s.mu.Lock()
 	s.all, s.moved, s.urgent = s.all || all, true, s.urgent || all || !repairKeys(keys)
@@ -129,7 +140,8 @@ func (s *session) tell(keys []string, all bool, revision, hosts int64) {
 	s.of.review(s)
 }
 
-// owe notes endpoints of which the host must hear. It is called while the view is locked, before tell.
+// owe records endpoints whose changes the host must apply. It is called before tell, with the view
+// locked.
 func (s *session) owe(endpoints []string, revision int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -138,7 +150,8 @@ func (s *session) owe(endpoints []string, revision int64) {
 	}
 }
 
-// owes returns the endpoints of which the host has not applied everything, and the newest revision among them; 0 if there are none.
+// owes returns the endpoints of which the host has not applied all changes, and the newest revision
+// among them, or 0 if there are none.
 func (s *session) owes() (endpoints []string, newest int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -148,10 +161,10 @@ func (s *session) owes() (endpoints []string, newest int64) {
 	return endpoints, newest
 }
 
-// maxQuestions is how many questions wait for a node that does not read.
+// maxQuestions is the maximum number of requests that wait for a node that does not read.
 const maxQuestions = 64
 
-// ask queues an update that carries a question; false: too many wait.
+// ask queues an update that carries a request. It returns false if too many wait.
 func (s *session) ask(q *apiv1.PlanUpdate) bool {
 	if s.via != nil {
 		return s.via.ask(s.name, q)
@@ -173,7 +186,7 @@ func (s *session) signal() {
 	notify.Send(s.wake)
 }
 
-// take empties the mailbox but for what is held.
+// take empties the mailbox, except for the items of the held folds.
 func (s *session) take(held []fold) (dirty map[string]bool, all, moved bool, questions []*apiv1.PlanUpdate) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -195,7 +208,7 @@ func (s *session) take(held []fold) (dirty map[string]bool, all, moved bool, que
 	return dirty, all, moved, questions
 }
 
-// takeHealth takes the verdicts that wait.
+// takeHealth returns the pending verdicts and clears them.
 func (s *session) takeHealth() *apiv1.HealthReport {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -204,7 +217,8 @@ func (s *session) takeHealth() *apiv1.HealthReport {
 	return h
 }
 
-// sending notes that an update of this revision is on its way; nil: there is nothing to tell.
+// sending records that an update of this revision is being sent. nil means that there is nothing to
+// send.
 func (s *session) sending(up *apiv1.PlanUpdate) {
 	s.mu.Lock()
 	s.telling = false
@@ -215,8 +229,10 @@ func (s *session) sending(up *apiv1.PlanUpdate) {
 	s.of.review(s)
 }
 
-// updates returns what the node must hear now; hold, if not nil, tells what of it waits, while the view is locked. deleted tells that its Node object went away, even when there is a new
-// one: that is for those who join afresh.
+// updates returns the updates that the node must receive now. hold, if not nil, returns the folds
+// to hold back. It is called with the view locked. deleted reports that the node was deleted or its
+// certificates were revoked, even if a new Node object exists, because that one is for nodes that
+// join again.
 func (s *session) updates(v *view, hold func() []fold) (out []*apiv1.PlanUpdate, deleted bool) {
 	up, moved, deleted, questions := s.next(v, hold)
 	if moved {
@@ -233,8 +249,8 @@ func (s *session) updates(v *view, hold func() []fold) (out []*apiv1.PlanUpdate,
 	return append(out, questions...), deleted
 }
 
-// next empties the mailbox and makes the update that it calls for. The view stands still meanwhile: the update holds
-// everything up to its revision.
+// next empties the mailbox and builds the update for it. The view is locked meanwhile, so the
+// update holds everything up to its revision.
 func (s *session) next(v *view, hold func() []fold) (up *apiv1.PlanUpdate, moved, deleted bool, questions []*apiv1.PlanUpdate) {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
@@ -254,7 +270,8 @@ func (s *session) next(v *view, hold func() []fold) (up *apiv1.PlanUpdate, moved
 	return up, true, deleted, questions
 }
 
-// updateLocked is the difference between what the node has and what it must have.
+// updateLocked returns the difference between the items that the node has and those that it must
+// have.
 func (s *session) updateLocked(v *view, dirty map[string]bool, all bool, revision int64) (up *apiv1.PlanUpdate, deleted bool) {
 	up = &apiv1.PlanUpdate{Revision: max(revision, s.floor), Epoch: v.state.Epoch, Snapshot: !s.snapshot}
 	node := v.state.Nodes[s.name]
@@ -294,21 +311,22 @@ func (s *session) updateLocked(v *view, dirty map[string]bool, all bool, revisio
 	return up, deleted
 }
 
-// sessions are the streams of all nodes: those that end here and, of a leader, those that end at its followers.
+// sessions are the streams of all nodes: those that end here and, at a leader, those that end at
+// its followers.
 type sessions struct {
 	mu     sync.Mutex
 	clock  clock.Clock
 	byNode map[string]*session // those that end here
 	newest map[string]*session // wherever they end
-	// open are all that end here, those that were replaced and have not ended included.
+	// open holds all streams that end here, including replaced ones that have not ended yet.
 	open  map[*session]bool
-	count uint64 // of all there were
-	// behind are the hosts worth waiting for.
+	count uint64 // number of all sessions so far
+	// behind holds the hosts that muxes wait for.
 	behind map[*session]bool
-	// stirred is closed and replaced whenever a host obeyed or left.
+	// stirred is closed and replaced whenever a host applied an update or left.
 	stirred chan struct{}
-	// joined and news have room for one: there is a new session that ends here; a node of such a one may have got ahead or
-	// behind.
+	// joined and news have room for one. joined: a new session ends here. news: a node with a
+	// session here may have caught up or fallen behind.
 	joined, news chan struct{}
 }
 
@@ -329,8 +347,8 @@ func (ss *sessions) add(s *session) {
 	notify.Send(ss.joined)
 }
 
-// stamp numbers a stream of another member that is none of the node's sessions here; false: the node opened the one that
-// ends here later.
+// stamp numbers a stream of another member without making it one of the node's sessions here. It
+// returns false if the node opened the one that ends here later.
 func (ss *sessions) stamp(s *session) bool {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
@@ -342,8 +360,8 @@ func (ss *sessions) stamp(s *session) bool {
 	return true
 }
 
-// adopt makes a session that ends at another member the node's only one, unless the node opened another one later. One that
-// is not adopted may be when that one has ended.
+// adopt makes a session that ends at another member the node's only one. It returns false if the
+// node opened another one later. Such a session may be adopted once the other one has ended.
 func (ss *sessions) adopt(s *session) bool {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
@@ -365,7 +383,7 @@ func (ss *sessions) replaceLocked(s *session) {
 	ss.newest[s.name] = s
 }
 
-// remove reports whether the session still was the node's newest.
+// remove removes the session and reports whether it was still the node's newest.
 func (ss *sessions) remove(s *session) bool {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
@@ -383,21 +401,21 @@ func (ss *sessions) remove(s *session) bool {
 	return true
 }
 
-// all are the open ones that end here.
+// all returns the open sessions that end here.
 func (ss *sessions) all() []*session {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
 	return slices.Collect(maps.Keys(ss.open))
 }
 
-// get is the node's newest session, wherever it ends.
+// get returns the node's newest session, wherever it ends.
 func (ss *sessions) get(name string) *session {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
 	return ss.newest[name]
 }
 
-// here is the node's session that ends here.
+// here returns the node's session that ends here.
 func (ss *sessions) here(name string) *session {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()

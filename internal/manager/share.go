@@ -13,46 +13,50 @@ import (
 )
 
 const (
-	// shareEvery is how often a member looks whether it has more nodes than its share, and sends some away.
+	// shareEvery is the interval at which a member checks whether it has more nodes than its share,
+	// and moves some away.
 	shareEvery = time.Second
-	// shareQuiet is how long the members and the leader must have been the same before: who restarts comes back, and who takes
-	// over has other work.
+	// shareQuiet is how long the members and the leader must have been unchanged, because a
+	// restarted member returns and a new leader has other work.
 	shareQuiet = 10 * time.Second
-	// sharePart of the surplus goes at a time, at least one node.
+	// sharePart is the divisor of the surplus that moves at a time. At least one node moves.
 	sharePart = 50
-	// shareOnce: a node that came back was not well received elsewhere.
+	// shareOnce is the minimum time between two moves of a node, because a node that returned was
+	// not accepted elsewhere.
 	shareOnce = 10 * time.Minute
-	// shareAway is how long a node that was sent away tries others.
+	// shareAway is how long a moved node tries other members.
 	shareAway = "10s"
 )
 
-// errSurplus sends a node away.
+// errSurplus ends the stream of a node that must move to another member.
 var errSurplus = errors.New("this manager has more nodes than its share: others have fewer")
 
-// elsewhere ends a node's stream so that it goes to another member.
+// elsewhere returns the error that ends a node's stream so that the node connects to another
+// member.
 func elsewhere() *connect.Error {
 	err := connect.NewError(connect.CodeResourceExhausted, errSurplus)
 	err.Meta().Set(headerRetryAfter, shareAway)
 	return err
 }
 
-// sharing decides which nodes a member sends away. It has no lock and no clock.
+// sharing decides which nodes a member moves away. It has no lock and no clock.
 type sharing struct {
-	// members are those that were up, and the epoch, since a time.
+	// members identifies the members that are up and the epoch, unchanged since the time since.
 	members string
 	since   time.Time
-	// sent is when nodes were sent away.
+	// sent maps moved nodes to the time of the move.
 	sent map[string]time.Time
 }
 
-// shareLimit is the most nodes that a member keeps of so many: a quarter more than its share, and one more at least.
+// shareLimit returns the maximum number of nodes that a member keeps: its share and a quarter more,
+// at least one more.
 func shareLimit(nodes, members int) int {
 	share := (nodes + members - 1) / members
 	return share + max(1, share/4)
 }
 
-// surplus are those of the nodes here that are to go now. members are the names of those that are up, nodes is the number of all
-// nodes of the cluster.
+// surplus returns the nodes of here that must move now. members are the names of the members that
+// are up. nodes is the number of all nodes in the cluster.
 func (s *sharing) surplus(now time.Time, epoch int64, members []string, nodes int, here []string) []string {
 	if is := fmt.Sprint(epoch, strings.Join(members, ",")); is != s.members {
 		s.members, s.since = is, now
@@ -77,8 +81,9 @@ func (s *sharing) surplus(now time.Time, epoch int64, members []string, nodes in
 	return here
 }
 
-// shareNodes sends nodes to other members, a few at a time, as long as this one has clearly more than its share: nodes go to the
-// next member when theirs ends, and would all stay at the one that was restarted first.
+// shareNodes moves nodes to other members, a few at a time, while this one has clearly more than
+// its share. Nodes connect to the next member when theirs stops, and would otherwise all stay at
+// the one that was restarted first.
 func (m *Manager) shareNodes() {
 	var s sharing
 	for {
@@ -101,14 +106,14 @@ func (m *Manager) shareNodes() {
 	}
 }
 
-// membersAndNodes are the members that are up, ordered, and the number of Node objects.
+// membersAndNodes returns the members that are up, sorted, and the number of Node objects.
 func (v *view) membersAndNodes() (members []string, nodes int) {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
 	return slices.Sorted(maps.Keys(v.managers)), len(v.state.Nodes)
 }
 
-// names are the nodes whose newest stream ends here.
+// names returns the nodes whose newest stream ends here.
 func (ss *sessions) names() []string {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()

@@ -16,7 +16,8 @@ func namesOf(n int) (out []string) {
 	return out
 }
 
-// TestSurplusGoesWhenAllIsQuiet: nobody is sent away while members come, go or take over, nor by the only member.
+// TestSurplusGoesWhenAllIsQuiet: no node is moved while members are added, removed or take over,
+// nor by the only member.
 func TestSurplusGoesWhenAllIsQuiet(t *testing.T) {
 	var s sharing
 	now := time.Unix(1000, 0)
@@ -47,7 +48,7 @@ func TestSurplusGoesWhenAllIsQuiet(t *testing.T) {
 	}
 }
 
-// TestNodeThatComesBackStays: a node that found nobody else is not sent away again and again.
+// TestNodeThatComesBackStays: a node that found no other member is not moved repeatedly.
 func TestNodeThatComesBackStays(t *testing.T) {
 	var s sharing
 	now := time.Unix(1000, 0)
@@ -69,7 +70,8 @@ func TestNodeThatComesBackStays(t *testing.T) {
 	}
 }
 
-// TestSharingEnds: wherever nodes go, it comes to rest, with no member over its limit.
+// TestSharingEnds: whichever member the nodes connect to, moving ends with no member over its
+// limit.
 func TestSharingEnds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		members := []string{"a", "b", "c", "d", "e"}[:rapid.SampledFrom([]int{2, 3, 5}).Draw(t, "members")]

@@ -8,11 +8,12 @@ import (
 	"github.com/shuntlb/shunt/internal/load"
 )
 
-// maxShares is for how many members muxes are asked at most what they give them.
+// maxShares is the maximum number of members whose shares are requested from muxes.
 const maxShares = 4096
 
-// askShares asks the muxes what shares of new connections they give members, and notes the mean of what they say in their statuses. Muxes that do not answer have no say; of more than
-// maxShares members nothing is known.
+// askShares requests from the muxes the share of new connections that each member receives, and
+// writes the mean into the members' statuses. Muxes that do not answer are left out. With more than
+// maxShares members no shares are set.
 func (m *Manager) askShares(ctx context.Context, members []load.Key, of []*apiv1.LoadStatus) {
 	if len(members) == 0 || len(members) > maxShares {
 		return

@@ -8,20 +8,23 @@ import (
 )
 
 const (
-	// silentFor is how long a host may have no stream at any member before its verdicts are taken back: long enough for an
-	// agent that restarts, a stream that goes to the next manager, and a member that relays anew.
+	// silentFor is how long a host may have no stream at any member before its verdicts are
+	// withdrawn. It covers an agent restart, a stream that moves to the next manager, and a member
+	// that opens a new relay.
 	silentFor = 3 * time.Second
-	// silenceTick is how often it is looked who is silent.
+	// silenceTick is the interval of the check for silent hosts.
 	silenceTick = 500 * time.Millisecond
-	// mutedAfter is how long a host with an open stream may send nothing until its verdicts are taken back; hosts report every second. With mutedTick
-	// it makes 2 s, from when muxes check the host's backends themselves. It needs no margin for reconnecting: the verdicts count again with
-	// the next report.
+	// mutedAfter is how long a host with an open stream may send nothing until its verdicts are
+	// withdrawn. Hosts report every second. With mutedTick it adds up to 2 s, after which muxes
+	// probe the host's backends themselves. It needs no margin for reconnecting, because the
+	// verdicts count again with the next report.
 	mutedAfter = 1750 * time.Millisecond
-	// mutedTick is the time between two looks at hosts with open streams.
+	// mutedTick is the interval of the check of hosts with open streams.
 	mutedTick = 250 * time.Millisecond
 )
 
-// tendMuted takes the verdicts of hosts back whose streams end here and that send nothing, until the member stops.
+// tendMuted withdraws the verdicts of hosts whose streams end here and that send nothing, until the
+// member stops.
 func (m *Manager) tendMuted() {
 	for last := m.o.Clock.Now(); ; {
 		select {
@@ -30,7 +33,7 @@ func (m *Manager) tendMuted() {
 			return
 		}
 		now := m.o.Clock.Now()
-		// A manager that stood still itself has reports waiting.
+		// A manager that was itself stopped has reports waiting.
 		if late := now.Sub(last); late < 2*mutedTick {
 			m.muteSilent(now)
 		}
@@ -38,7 +41,7 @@ func (m *Manager) tendMuted() {
 	}
 }
 
-// muteSilent mutes the hosts that sent nothing for mutedAfter, and ends that for the others.
+// muteSilent mutes the hosts that sent nothing for mutedAfter, and unmutes the others.
 func (m *Manager) muteSilent(now time.Time) {
 	for _, s := range m.sessions.all() {
 		if s.role != lb.RoleHost || s.ctx.Err() != nil {
@@ -56,8 +59,9 @@ func (m *Manager) muteSilent(now time.Time) {
 	}
 }
 
-// tendSilence takes back what hosts said that no member hears any more, until ctx ends: muxes then check their servers
-// themselves. It is the leader's duty: it knows the nodes of all members.
+// tendSilence withdraws the verdicts of hosts that have no stream at any member, until ctx ends.
+// Muxes then probe their servers themselves. It runs at the leader, because the leader has the
+// sessions of all members.
 func (m *Manager) tendSilence(ctx context.Context) {
 	since := map[string]time.Time{}
 	for {
@@ -88,13 +92,14 @@ func (m *Manager) tendSilence(ctx context.Context) {
 	}
 }
 
-// forgetUnsaid takes back what hosts said of which a leader that told all that it knows said nothing, before and within silentFor:
-// they fell silent while it was not heard here. before are the hosts, with the streams of their last words, when its relay began.
+// forgetUnsaid withdraws, after silentFor, the verdicts of hosts that the leader did not report
+// although it has sent its full state. Such hosts fell silent while this member had no relay to the
+// leader. before maps the hosts to the streams of their last reports when the relay began.
 func (m *Manager) forgetUnsaid(ctx context.Context, before map[string]uint64) {
 	select {
 	case <-m.o.Clock.After(silentFor):
 	case <-ctx.Done():
-		return // the next leader tells it
+		return // the next leader reports it
 	}
 	for host, stream := range before {
 		if m.sessions.here(host) == nil {
@@ -103,7 +108,8 @@ func (m *Manager) forgetUnsaid(ctx context.Context, before map[string]uint64) {
 	}
 }
 
-// takeBack lets all muxes forget what a host said on a stream, and on those before it.
+// takeBack withdraws from all muxes the verdicts that a host sent on a stream, and on those before
+// it.
 func (m *Manager) takeBack(host string, stream uint64) {
 	s := &session{name: host, role: lb.RoleHost, number: stream}
 	if !m.forgetHealth(s) {
@@ -112,7 +118,7 @@ func (m *Manager) takeBack(host string, stream uint64) {
 	m.o.Log.Warn("host is silent: muxes check its servers", "host", host)
 }
 
-// streams are the hosts that said something, each with the stream of the last word.
+// streams returns the hosts that have sent verdicts, each with the stream of the last report.
 func (v *verdicts) streams() map[string]uint64 {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -11,8 +11,9 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// TestSilentHostIsMuted: a host whose stream is open and that sends nothing. Its verdicts do not count meanwhile, for muxes and managers here and those
-// that come, and count again with its next report, which has only what changed.
+// TestSilentHostIsMuted: a host with an open stream sends nothing. Its verdicts do not count
+// meanwhile, for muxes and managers, connected or new. They count again with its next report, which
+// has only the changes.
 func TestSilentHostIsMuted(t *testing.T) {
 	c := clock.NewFake(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
 	m, mux, _ := newTeller(c)
@@ -62,7 +63,8 @@ func TestSilentHostIsMuted(t *testing.T) {
 	expect("a full account", map[uint32]string{1: "dead"})
 }
 
-// TestMTUEvents: a node whose links are smaller than its Network says is told of once for each fault.
+// TestMTUEvents: a node whose links have a smaller MTU than its Network is reported once for each
+// fault.
 func TestMTUEvents(t *testing.T) {
 	s := newScribe(t)
 	s.apply(crowd(1, 1, 1)...)

@@ -12,33 +12,39 @@ import (
 	"github.com/shuntlb/shunt/internal/pki"
 )
 
-// Limits of what a request may have. What is read takes 50 times as much at worst: an object with nothing in it has two bytes.
+// Limits of a request. A decoded request takes at most 50 times its size, because an empty object
+// has two bytes.
 const (
-	// maxRequestBytes: an apply of 20,000 services of 1,000 bytes, or 3,000 of JSON, is 60 MB.
+	// maxRequestBytes bounds an apply: 20,000 services of 1,000 bytes, or 3,000 of JSON, are 60 MB.
 	maxRequestBytes = 64 << 20
-	// maxTenantBytes: a Policy with 100,000 prefixes has 2 MB, or 5 MB of JSON.
+	// maxTenantBytes bounds an apply of a tenant: a Policy with 100,000 prefixes has 2 MB, or 5 MB
+	// of JSON.
 	maxTenantBytes = 8 << 20
-	// maxAskBytes: a question has names, addresses and numbers.
+	// maxAskBytes bounds other requests, which contain names, addresses and numbers.
 	maxAskBytes = 64 << 10
-	// tenantCalls of a tenant, streams too, are served at once by a manager: each costs 30 kB.
+	// tenantCalls is the number of calls of a tenant, streams included, that a manager serves
+	// concurrently. Each costs 30 kB.
 	tenantCalls = 1000
-	// tenantWrites of a tenant are read and done at once; others of it wait. Writes are done one after the other anyhow.
+	// tenantWrites is the number of writes of a tenant that are read and executed concurrently.
+	// Others wait. Writes are executed one after the other anyway.
 	tenantWrites = 2
 )
 
-// Limits of one report of a node: what a node of the largest size has to say.
+// Limits of one report of a node, enough for a node of the largest size.
 const (
-	// maxMuxReport: its status has each member of its tables, 524,288 by default (--max-members), at 110 bytes at most
-	// but for long names: 58 MB. One with larger tables that are full goes on, and its status is left out.
+	// maxMuxReport bounds a mux's report. Its status has each member of its tables, 524,288 by
+	// default (--max-members), at 110 bytes at most except for long names: 58 MB. A mux with larger
+	// tables that are full keeps working, and its status is left out.
 	maxMuxReport = 64 << 20
-	// maxHostReport: its verdicts are of each of 65,536 bindings (LIMIT_BINDINGS) and of 131,072 members that it has no room for, at most 72 bytes
-	// each: 14 MB; its status has reasons and tables alone, a few KiB, and 1,024 withheld VIPs of 600 bytes at most.
+	// maxHostReport bounds a host's report. Its verdicts cover 65,536 bindings (LIMIT_BINDINGS) and
+	// 131,072 members beyond its tables, at most 72 bytes each: 14 MB. Its status has only reasons
+	// and tables, a few KiB, and 1,024 withheld VIPs of 600 bytes at most.
 	maxHostReport = 16 << 20
-	// maxRelayBytes: a report that was taken in, the node's hello, and who says it.
+	// maxRelayBytes bounds a relayed report, together with the node's hello and its identity.
 	maxRelayBytes = maxMuxReport + 64<<10
 )
 
-// maxReport bounds a report by the role in the node's certificate.
+// maxReport returns the maximum size of a report for the role in the node's certificate.
 func maxReport(role string) int {
 	if role == string(lb.RoleMux) {
 		return maxMuxReport
@@ -46,13 +52,14 @@ func maxReport(role string) int {
 	return maxHostReport
 }
 
-// sized are the procedures whose requests may be large.
+// sized lists the procedures whose requests may be large.
 var sized = map[string]bool{
 	shuntv1connect.ManagerApplyProcedure:  true,
 	shuntv1connect.ManagerDeleteProcedure: true,
 }
 
-// maxBytes bounds a message of the procedure, as it is sent and as it is when it was decompressed. Those of Sync are bounded by role.
+// maxBytes returns the maximum size of a message of the procedure, both as sent and decompressed.
+// Messages of Sync are bounded by role.
 func maxBytes(procedure string) int {
 	switch {
 	case procedure == shuntv1connect.MemberProtocolRelayProcedure:
@@ -65,10 +72,11 @@ func maxBytes(procedure string) int {
 	return maxAskBytes
 }
 
-// encodings are the headers that say how a body is compressed, by protocol.
+// encodings lists the headers that name the compression of a body, by protocol.
 var encodings = []string{"Content-Encoding", "Connect-Content-Encoding", "Grpc-Encoding"}
 
-// narrow bounds what a call makes the manager hold. done is called when the call was served.
+// narrow bounds the memory that a call makes the manager hold. done must be called when the call
+// was served.
 func (d *door) narrow(w http.ResponseWriter, r *http.Request, id identity) (done func(), err *connect.Error) {
 	leave := func() {}
 	if streamed[r.URL.Path] {
@@ -87,7 +95,8 @@ func (d *door) narrow(w http.ResponseWriter, r *http.Request, id identity) (done
 	}, nil
 }
 
-// narrowTenant bounds what a tenant's calls make the manager hold: a tenant must not be able to end the manager for all.
+// narrowTenant bounds the memory that a tenant's calls make the manager hold, because a tenant must
+// not be able to crash the manager for all.
 func (d *door) narrowTenant(w http.ResponseWriter, r *http.Request, id identity) (done func(), err *connect.Error) {
 	if id.role != pki.RoleTenant {
 		return func() {}, nil
@@ -104,7 +113,7 @@ func (d *door) narrowTenant(w http.ResponseWriter, r *http.Request, id identity)
 			mine.leave()
 		}
 	}()
-	// A kilobyte may be a megabyte that was compressed.
+	// A compressed kilobyte may expand to a megabyte.
 	for _, h := range encodings {
 		if e := r.Header.Get(h); e != "" && e != "identity" {
 			return nil, connect.NewError(connect.CodeUnimplemented, errTenantCompressed)
@@ -122,24 +131,24 @@ func (d *door) narrowTenant(w http.ResponseWriter, r *http.Request, id identity)
 	}, nil
 }
 
-// lanes count the calls of tenants that are served.
+// lanes counts the calls of tenants that are being served.
 type lanes struct {
 	mu      sync.Mutex
 	tenants map[string]*lane
 }
 
-// lane is one tenant's.
+// lane counts the calls of one tenant.
 type lane struct {
 	all    *lanes
 	tenant string
-	// writes has an element for each that is read or done.
+	// writes has an element for each write that is read or executed.
 	writes chan struct{}
 	calls  int // all.mu guards it; never 0
 }
 
 func newLanes() *lanes { return &lanes{tenants: map[string]*lane{}} }
 
-// enter begins a call, which leave ends; nil when there are too many.
+// enter begins a call, which leave ends. It returns nil if there are too many.
 func (l *lanes) enter(tenant string) *lane {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -19,7 +19,7 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// post sends a body of JSON with a token and returns the status and the start of the answer.
+// post sends a JSON body with a token and returns the status and the start of the answer.
 func (r *rig) post(token, procedure, encoding string, body io.Reader) (int, string) {
 	r.t.Helper()
 	req, err := http.NewRequestWithContext(r.t.Context(), http.MethodPost, "https://"+r.addr+procedure, body)
@@ -56,7 +56,8 @@ func squeezed(t *testing.T, text string) io.Reader {
 	return &b
 }
 
-// TestRequestsAreNoLargerThanNeeded: who may only ask, or change what is a tenant's, cannot make the manager hold much.
+// TestRequestsAreNoLargerThanNeeded: callers that may only read, or change only a tenant's objects,
+// cannot make the manager hold much memory.
 func TestRequestsAreNoLargerThanNeeded(t *testing.T) {
 	r := newRig(t, store.NewMemory())
 	r.apply(network(), &lb.Tenant{Name: "shop"})
@@ -84,7 +85,8 @@ func TestRequestsAreNoLargerThanNeeded(t *testing.T) {
 	}
 }
 
-// TestFewFaultsAreTold: the answer to a request of nothing but faults is not a hundred times as large.
+// TestFewFaultsAreTold: the answer to a request with only faults is not a hundred times as large as
+// the request.
 func TestFewFaultsAreTold(t *testing.T) {
 	r := newRig(t, store.NewMemory())
 	req := &apiv1.ApplyRequest{}
@@ -101,7 +103,8 @@ func TestFewFaultsAreTold(t *testing.T) {
 	}
 }
 
-// TestTenantsWaitForThemselves: of a tenant's changes two are read at once; a third waits, and nobody else does.
+// TestTenantsWaitForThemselves: two changes of a tenant are read concurrently. A third waits, and
+// no other tenant does.
 func TestTenantsWaitForThemselves(t *testing.T) {
 	r := newRig(t, store.NewMemory())
 	r.apply(network(), &lb.Tenant{Name: "shop"}, &lb.Tenant{Name: "bank"})
@@ -144,14 +147,14 @@ func TestTenantsWaitForThemselves(t *testing.T) {
 	}
 }
 
-// slowBody is an empty JSON object whose end comes when rest is closed. asked is closed when the manager has read of it: so much
-// goes before the end that none of it fits into the windows of HTTP/2 (1 MiB each).
+// slowBody is an empty JSON object that ends when rest is closed. asked is closed when the manager
+// has started reading. The part before the end is too large for the windows of HTTP/2 (1 MiB each).
 type slowBody struct {
 	asked, rest chan struct{}
 	sent        int
 }
 
-// slowBytes of the body come before its end.
+// slowBytes is the size of the body before its end.
 const slowBytes = 4 << 20
 
 func newSlowBody() *slowBody { return &slowBody{asked: make(chan struct{}), rest: make(chan struct{})} }
@@ -176,7 +179,8 @@ func (b *slowBody) Read(p []byte) (int, error) {
 	return copy(p, "}"), nil
 }
 
-// TestTenantsCallsAreCounted: a tenant that opens streams without end is stopped, and nobody else; what ends makes room.
+// TestTenantsCallsAreCounted: a tenant that opens streams without end is refused, and no other
+// tenant is. A call that ends makes room.
 func TestTenantsCallsAreCounted(t *testing.T) {
 	const most = 1000
 	r := newRig(t, store.NewMemory())
@@ -194,14 +198,15 @@ func TestTenantsCallsAreCounted(t *testing.T) {
 		return s, err
 	}
 	var streams []*connect.ServerStreamForClient[apiv1.WatchResponse]
-	for i := range most - 1 { // the last one is for the question below
+	for i := range most - 1 { // the last one is for the request below
 		s, err := open(shop[i%len(shop)])
 		if err != nil {
 			t.Fatal(err)
 		}
 		streams = append(streams, s)
 	}
-	other := r.bearer(r.access("other", "tenant", "shop", 0).Token) // another token and connection of the same tenant
+	// another token and connection of the same tenant
+	other := r.bearer(r.access("other", "tenant", "shop", 0).Token)
 	last, err := open(other)
 	if err != nil {
 		t.Fatal(err)
@@ -228,8 +233,8 @@ func TestTenantsCallsAreCounted(t *testing.T) {
 	}
 }
 
-// TestStreamsOfACallerAreCounted: who opens them without end is refused, which is audited; others, nodes and whatever ends make
-// no difference to each other.
+// TestStreamsOfACallerAreCounted: a caller that opens streams without end is refused, and the
+// refusal is audited. Other callers, nodes and ended streams are not affected.
 func TestStreamsOfACallerAreCounted(t *testing.T) {
 	const most = 200
 	r := newRig(t, store.NewMemory())
@@ -291,7 +296,8 @@ func TestStreamsOfACallerAreCounted(t *testing.T) {
 	}
 }
 
-// TestReportThatIsTooLargeIsLeftOut: the stream goes on with what the node says next, and an event tells. A mux may say more than a host.
+// TestReportThatIsTooLargeIsLeftOut: the stream continues with the node's next report, and an event
+// is recorded. A mux may send larger reports than a host.
 func TestReportThatIsTooLargeIsLeftOut(t *testing.T) {
 	r := newRigAt(t, store.NewMemory(), clock.System{})
 	r.apply(network(), muxNode(1), hostNode(1))

@@ -19,16 +19,16 @@ import (
 )
 
 const (
-	// auditVIPs is of how many VIPs a node is asked at a time: a full page has 33 KB.
+	// auditVIPs is the number of VIPs in one request to a node: a full page has 33 KB.
 	auditVIPs = 16
-	// maxDifferences is how many of a node are told one by one.
+	// maxDifferences is the maximum number of differences listed per node.
 	maxDifferences = 100
 )
 
-// errOtherLeases is the answer of a node that does not fit the question.
+// errOtherLeases: the answer of a node does not match the request.
 var errOtherLeases = errors.New("told of other VIPs than those that it was asked about")
 
-// AuditSNAT implements the API: it asks muxes and hosts over their streams.
+// AuditSNAT implements the API. It queries muxes and hosts over their streams.
 func (a api) AuditSNAT(ctx context.Context, req *connect.Request[apiv1.AuditSNATRequest]) (*connect.Response[apiv1.AuditSNATResponse], error) {
 	m, service := a.m, req.Msg.GetService()
 	if service != "" {
@@ -58,7 +58,8 @@ func (a api) AuditSNAT(ctx context.Context, req *connect.Request[apiv1.AuditSNAT
 	return connect.NewResponse(&apiv1.AuditSNATResponse{Nodes: nodes}), nil
 }
 
-// snatVIPs are the VIPs with SNAT of a service, or of all without one, in order; with a node only those of which it has a DIP.
+// snatVIPs returns the VIPs with SNAT of a service, or of all services if service is empty, in
+// order. With a node it returns only those of which the node has a DIP.
 func (v *view) snatVIPs(service, node string) (out []snat.VIP) {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
@@ -74,7 +75,7 @@ func (v *view) snatVIPs(service, node string) (out []snat.VIP) {
 	return out
 }
 
-// snatVIPsOfMux are those that a mux serves.
+// snatVIPsOfMux returns those VIPs of snatVIPs that a mux serves.
 func (v *view) snatVIPsOfMux(service, mux string) []snat.VIP {
 	vips := v.snatVIPs(service, "")
 	v.mu.RLock()
@@ -82,7 +83,7 @@ func (v *view) snatVIPsOfMux(service, mux string) []snat.VIP {
 	return slices.DeleteFunc(vips, func(name snat.VIP) bool { return !v.servesLocked(mux, plan.VIPKey(name.Addr)) })
 }
 
-// at tells whether a DIP is at one of the addresses.
+// at reports whether a DIP is at one of the addresses.
 func (s *snatVIP) at(addresses []netip.Addr) bool {
 	for _, d := range s.dips {
 		if slices.Contains(addresses, d.host) {
@@ -92,7 +93,7 @@ func (s *snatVIP) at(addresses []netip.Addr) bool {
 	return false
 }
 
-// snatAudit compares what one node says of VIPs with what is stored.
+// snatAudit compares the leases that one node has with the stored ones.
 type snatAudit struct {
 	m    *Manager
 	node string
@@ -112,7 +113,7 @@ func (a *snatAudit) run(ctx context.Context) *apiv1.SnatNodeAudit {
 	return a.out
 }
 
-// ask asks about some VIPs.
+// ask requests the leases of some VIPs from the node and compares them.
 func (a *snatAudit) ask(ctx context.Context, vips []snat.VIP) error {
 	before := a.m.view.snatPages(vips)
 	report, err := a.m.ask(ctx, a.node, func(id uint64) *apiv1.PlanUpdate {
@@ -156,7 +157,7 @@ func (a *snatAudit) ask(ctx context.Context, vips []snat.VIP) error {
 	return nil
 }
 
-// saidPage is what a node says of a VIP.
+// saidPage decodes the node's leases of a VIP.
 func saidPage(v snat.VIP, raw []byte) (*snat.Page, error) {
 	if len(raw) == 0 {
 		return snat.PageOf(v, nil)
@@ -168,14 +169,14 @@ func saidPage(v snat.VIP, raw []byte) (*snat.Page, error) {
 	return page, err
 }
 
-// compare looks at every range of a VIP; before is what was stored when the node was asked.
+// compare compares every range of a VIP. before holds the stored leases at the time of the request.
 func (a *snatAudit) compare(said *snat.Page, revision int64, before *snat.Page) error {
 	v := a.m.view
 	v.mu.RLock()
 	defer v.mu.RUnlock()
 	conf, stored := v.snat.vips[said.VIP], v.snat.book.Page(said.VIP)
 	if conf == nil {
-		return nil // it is gone meanwhile
+		return nil // it was removed meanwhile
 	}
 	moving := &snat.Bitmap{}
 	if a.role == lb.RoleMux {
@@ -185,7 +186,7 @@ func (a *snatAudit) compare(said *snat.Page, revision int64, before *snat.Page) 
 		}
 	} else if stored != nil {
 		for _, r := range stored.Rests() {
-			moving.Set(r.Range) // the host may not have heard that it was taken
+			moving.Set(r.Range) // the host may not have received the revocation
 		}
 	}
 	a.out.Vips++
@@ -230,7 +231,7 @@ func addrOrNone(a netip.Addr) string {
 	return a.String()
 }
 
-// snatPages are copies of what is stored of VIPs; nil of those of which nothing is.
+// snatPages returns copies of the stored leases of VIPs, nil for a VIP without any.
 func (v *view) snatPages(vips []snat.VIP) []*snat.Page {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
@@ -243,14 +244,14 @@ func (v *view) snatPages(vips []snat.VIP) []*snat.Page {
 	return out
 }
 
-// since are the ranges of a VIP that changed hands after a revision.
+// since returns the ranges of a VIP that were leased or freed after a revision.
 func (s *snatView) since(name snat.VIP, revision int64) (*snat.Bitmap, error) {
 	out := &snat.Bitmap{}
 	if revision >= s.rev {
 		return out, nil
 	}
 	first := sort.Search(len(s.recent), func(i int) bool { return s.recent[i].rev > revision })
-	if first == 0 && revision > 1 { // 1 stands for that of an empty store
+	if first == 0 && revision > 1 { // revision 1 is that of an empty store
 		return nil, fmt.Errorf("is too far behind: it has leases of revision %d, the newest is %d", revision, s.rev)
 	}
 	for _, recent := range s.recent[first:] {

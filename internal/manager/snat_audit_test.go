@@ -15,12 +15,12 @@ import (
 	"github.com/shuntlb/shunt/internal/snat"
 )
 
-// leasingMux is a mux as far as leases go, on a stream.
+// leasingMux is the lease part of a mux, on a stream.
 type leasingMux struct {
 	tables *dataplane.FakeMuxSNAT
 	leases *mux.Leases
 	mu     sync.Mutex
-	// numb: it answers no questions.
+	// numb: it answers no requests.
 	numb bool
 }
 
@@ -58,7 +58,8 @@ func newLeasingMux(t *testing.T, s *rawStream) *leasingMux {
 	return m
 }
 
-// TestAuditFindsWhatDiffers: of every mux, at any member, a range that is nobody's there, or somebody else's; and a mux that does not tell.
+// TestAuditFindsWhatDiffers: the audit covers every mux, at any member. It finds a range that is
+// unleased at the mux, or leased to another server, and a mux that does not answer.
 func TestAuditFindsWhatDiffers(t *testing.T) {
 	ms := newMembers(t, 2, nil)
 	lead := ms.leader(1)
@@ -85,7 +86,8 @@ func TestAuditFindsWhatDiffers(t *testing.T) {
 		}
 		return out
 	}
-	// The host's stream is a raw one, which answers nothing. A mux of another member is known to the leader soon.
+	// The host's stream is a raw one, which answers nothing. The leader receives the state of
+	// another member's mux soon.
 	got := audit("web")
 	for deadline := time.After(30 * time.Second); got["mux1"].GetRanges() != 3 || got["mux2"].GetRanges() != 3; got = audit("web") {
 		select {
@@ -141,7 +143,8 @@ func TestAuditFindsWhatDiffers(t *testing.T) {
 	}
 }
 
-// TestSNATIsSeen: how full VIPs are, the limits, and what was counted, in the status of the leader; what is granted is timed.
+// TestSNATIsSeen: the leader's status has the usage of VIPs, the limits and the counters. Grants
+// are timed.
 func TestSNATIsSeen(t *testing.T) {
 	r := newRig(t, nil)
 	r.apply(network(), hostNode(1), snatWeb(1))

@@ -7,10 +7,10 @@ import (
 	"github.com/shuntlb/shunt/internal/snat"
 )
 
-// snatFullPace is the least time between two events of one VIP's kind of refusal.
+// snatFullPace is the minimum time between two events of one kind of refusal for a VIP.
 const snatFullPace = time.Minute
 
-// snatFull is when it was told last that a VIP, a DIP or a tenant has no more.
+// snatFull holds the time of the last event for each VIP and reason of refusal.
 type snatFull struct{ told map[snatRefusal]time.Time }
 
 type snatRefusal struct {
@@ -18,7 +18,7 @@ type snatRefusal struct {
 	reason snat.Reason
 }
 
-// refused tells of a refusal, unless one of its kind was told not long ago.
+// refused emits an event for a refusal, unless one of its kind was emitted within snatFullPace.
 func (f *snatFull) refused(m *Manager, a snat.Answer, now time.Time) {
 	key := snatRefusal{a.Holder.VIP, a.Reason}
 	if at, ok := f.told[key]; ok && now.Sub(at) < snatFullPace {

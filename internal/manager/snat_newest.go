@@ -7,41 +7,44 @@ import (
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 )
 
-// A mux advertises VIPs with SNAT as long as it hears that it has the newest leases. Ranges that were freed are leased to others once they
-// have rested: a mux that goes on by old leases, because its manager is cut off from the others and does not know of it, would send
-// packets to whoever had them before. So a manager says it only while it knows.
+// A mux advertises VIPs with SNAT as long as managers confirm that it has the newest leases. Freed
+// ranges are leased again after a quarantine. A mux that keeps using old leases, because its
+// manager is cut off from the others without detecting it, would send packets to the previous
+// holders. So a manager confirms only while it is sure.
 
-// snatKnownFor is how long a follower goes by what the leader said: three times as long as the leader takes to say it. With what a mux
-// takes to give up it is far shorter than a range rests.
+// snatKnownFor is how long a follower trusts the leader's last confirmation: three times the
+// interval of confirmations. Together with the time until a mux withdraws, it is far shorter than
+// the quarantine of a range.
 const snatKnownFor = 3 * snatRenew
 
-// SNATConfirmedFor is how long at most managers confirm leases that are not the newest any more: a leader as long as its lease lasts, a follower
-// snatKnownFor beyond.
+// SNATConfirmedFor is the maximum time for which managers confirm leases that are no longer the
+// newest: a leader until its lease expires, a follower snatKnownFor longer.
 const SNATConfirmedFor = leaseTTL + snatKnownFor
 
-// snatKnown is up to which revision there were leases when the leader said so last.
+// snatKnown is the leader's last confirmation: the newest lease revision, and when it was received.
 type snatKnown struct {
 	mu       sync.Mutex
 	revision int64
 	at       time.Time
 }
 
-// hear takes in what the leader says.
+// hear records a confirmation from the leader.
 func (k *snatKnown) hear(n *apiv1.SnatNewest, now time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.revision, k.at = n.GetRevision(), now
 }
 
-// covers tells whether a view with leases up to a revision has all that there were a short time ago.
+// covers reports whether a view with leases up to a revision had all leases a short time ago.
 func (k *snatKnown) covers(revision int64, now time.Time) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return !k.at.IsZero() && now.Sub(k.at) <= snatKnownFor && revision >= k.revision
 }
 
-// snatNewestLocked tells whether the view has the newest leases: that of a leader does, who alone stores them, as long as its lease
-// lasts; that of a follower when the leader says so. The view is locked.
+// snatNewestLocked reports whether the view has the newest leases. The view of a leader does while
+// its lease lasts, because only the leader stores leases. The view of a follower does if the leader
+// confirms it. The view must be locked.
 func (m *Manager) snatNewestLocked() bool {
 	now := m.o.Clock.Now()
 	if d := m.snat.Load(); d != nil {
@@ -51,7 +54,8 @@ func (m *Manager) snatNewestLocked() bool {
 	return m.snatKnown.covers(m.view.snat.rev, now)
 }
 
-// tellSNATNewest is what a leader says to followers once a second; nil: it does not know yet.
+// tellSNATNewest returns the confirmation that a leader sends to followers once a second. It
+// returns nil if the leader cannot confirm yet.
 func (m *Manager) tellSNATNewest() *apiv1.RelayDown {
 	m.view.mu.RLock()
 	defer m.view.mu.RUnlock()

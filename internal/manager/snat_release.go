@@ -16,7 +16,7 @@ import (
 	"github.com/shuntlb/shunt/internal/snat"
 )
 
-// ReleaseSNAT implements the API. Only a leader that serves asks for ports can do it.
+// ReleaseSNAT implements the API. Only a leader that serves requests for ports can execute it.
 func (a api) ReleaseSNAT(ctx context.Context, req *connect.Request[apiv1.ReleaseSNATRequest]) (*connect.Response[apiv1.ReleaseSNATResponse], error) {
 	q, m := req.Msg, a.m
 	if q.GetKeep()%snat.RangePorts != 0 {
@@ -62,7 +62,8 @@ func (a api) ReleaseSNAT(ctx context.Context, req *connect.Request[apiv1.Release
 	return connect.NewResponse(out), nil
 }
 
-// releasing returns the servers of a service whose ports are to be released, ordered by VIP and address: one, or all without an address.
+// releasing returns the servers of a service whose ports are to be released, sorted by VIP and
+// address: the one at dip, or all if dip is empty.
 func (v *view) releasing(service, dip string) (out []snat.Holder, err error) {
 	v.mu.RLock()
 	defer v.mu.RUnlock()

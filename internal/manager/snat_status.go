@@ -10,7 +10,8 @@ import (
 	"github.com/shuntlb/shunt/internal/snat"
 )
 
-// snatStatus tells who has which ports of the VIPs of a service, or of all.
+// snatStatus returns the ports that each server holds, for the VIPs of a service, or of all
+// services with everyService.
 func (v *view) snatStatus(service string, own owned) (out []*apiv1.SnatStatus) {
 	if service == "" {
 		return nil
@@ -39,7 +40,7 @@ func (v *view) snatStatus(service string, own owned) (out []*apiv1.SnatStatus) {
 	return out
 }
 
-// snatVIPStatus tells how full the VIPs of a service are, or all with everyService.
+// snatVIPStatus returns the port usage of the VIPs of a service, or of all with everyService.
 func (m *Manager) snatVIPStatus(service string, own owned) (out []*apiv1.SnatVIPStatus) {
 	d := m.snat.Load()
 	if d == nil || service == "" {
@@ -78,13 +79,13 @@ func (m *Manager) snatVIPStatus(service string, own owned) (out []*apiv1.SnatVIP
 
 func ports(ranges int) uint32 { return uint32(ranges * snat.RangePorts) }
 
-// snatPast are the counts of desks that are closed.
+// snatPast holds the sum of the counts of closed allocators.
 type snatPast struct {
 	mu     sync.Mutex
 	counts snat.Counts
 }
 
-// close ends a duty: what its desk counted is of the past from now on.
+// close closes the controller's allocator and adds its counts to the past ones.
 func (p *snatPast) close(d *snatDuty) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -95,7 +96,7 @@ func (p *snatPast) close(d *snatDuty) {
 	}
 }
 
-// snatCounts are what came of asks since this member started.
+// snatCounts returns the counts of SNAT requests and their results since this member started.
 func (m *Manager) snatCounts() *apiv1.SnatCounts {
 	m.snatPast.mu.Lock()
 	defer m.snatPast.mu.Unlock()

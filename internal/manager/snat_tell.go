@@ -16,27 +16,30 @@ import (
 )
 
 const (
-	// snatChunk is about how large a message of a snapshot of leases is.
+	// snatChunk is the approximate size of one message of a lease snapshot.
 	snatChunk = 512 << 10
-	// snatRenew is how often a mux hears that its leases are the newest, when nothing changes: it withdraws VIPs with SNAT when it
-	// does not for several times as long.
+	// snatRenew is the interval at which a mux receives the confirmation that its leases are the
+	// newest, if nothing changes. The mux withdraws VIPs with SNAT if it receives none for several
+	// intervals.
 	snatRenew = time.Second
-	// maxSNATAnswers bounds what waits for a host that does not read. What is dropped the host asks for afresh.
+	// maxSNATAnswers bounds the answers that wait for a host that does not read. The host repeats
+	// requests whose answers were dropped.
 	maxSNATAnswers = 16384
 )
 
-// snatTold is what a session was told of SNAT; it belongs to the sending goroutine.
+// snatTold is the SNAT state that was sent on a session. It belongs to the sending goroutine.
 type snatTold struct {
 	// leases: the node has a snapshot and all batches up to rev.
 	leases  bool
 	rev     int64
 	conf    int64
 	holders *apiv1.SnatHolders
-	// renew: the mux has to hear that it has the newest.
+	// renew: the next confirmation that the mux has the newest leases is due.
 	renew bool
 }
 
-// snatRenewals fires when a mux has to hear again that its leases are the newest.
+// snatRenewals returns a channel that fires when the mux's next confirmation is due. It is nil for
+// other roles.
 func (m *Manager) snatRenewals(s *session) <-chan time.Time {
 	if s.role != lb.RoleMux {
 		return nil
@@ -44,7 +47,8 @@ func (m *Manager) snatRenewals(s *session) <-chan time.Time {
 	return m.o.Clock.After(snatRenew)
 }
 
-// snatUpdates is what a node must hear of SNAT now: of leases, when it is a mux, and of the DIPs that may ask, when it is a host.
+// snatUpdates returns the pending SNAT updates of a node: leases for a mux, and the DIPs that may
+// request ports for a host.
 func (m *Manager) snatUpdates(s *session) []*apiv1.PlanUpdate {
 	v := m.view
 	v.mu.RLock()
@@ -58,7 +62,8 @@ func (m *Manager) snatUpdates(s *session) []*apiv1.PlanUpdate {
 		}
 		s.snat.conf = v.snat.conf
 		holders := v.snatHoldersLocked(s.name)
-		// One that was away may hold ports of servers that left snat meanwhile: it hears that it has none, too.
+		// A host that was away may hold ports of servers that were removed from snat meanwhile, so
+		// an empty list is sent, too.
 		unused := len(v.snat.vips) == 0 && v.snat.rev == 0
 		if s.snat.holders == nil && unused || s.snat.holders != nil && proto.Equal(holders, s.snat.holders) {
 			return nil
@@ -85,12 +90,12 @@ func (v *view) snatHoldersLocked(node string) *apiv1.SnatHolders {
 	return out
 }
 
-// snatLeasesLocked is what a mux lacks: batches when the view has all of them, else everything. newest: the view has all that there
-// is.
+// snatLeasesLocked returns the updates that a mux lacks: batches if the view has all of them, else
+// a snapshot. newest: the view has the newest leases.
 func (v *view) snatLeasesLocked(mux string, t *snatTold, newest bool) []*apiv1.PlanUpdate {
 	s := &v.snat
 	if !t.leases && len(s.vips) == 0 && s.rev == 0 {
-		return nil // nobody uses it
+		return nil // SNAT is not used
 	}
 	rev, renew := max(1, s.rev), t.renew
 	t.renew = false
@@ -105,10 +110,11 @@ func (v *view) snatLeasesLocked(mux string, t *snatTold, newest bool) []*apiv1.P
 		vips = v.snatMuxVIPsLocked(mux)
 	}
 	first := sort.Search(len(s.recent), func(i int) bool { return s.recent[i].rev > t.rev })
-	// Without a gap: the batch that the mux has last is here too, or it has what the oldest one here follows.
+	// No gap: the last batch that the mux has is also here, or the mux has the revision before the
+	// oldest batch here.
 	whole := t.leases && (t.rev == rev || first > 0)
 	if !whole && !newest {
-		return nil // what the mux has may be newer: it goes by that, as long as it may
+		return nil // the mux may have newer leases: it keeps them while they are confirmed
 	}
 	if whole {
 		up := &apiv1.SnatLeases{Revision: rev, Configured: t.conf != s.conf, Vips: vips, Newest: newest}
@@ -152,7 +158,7 @@ func (s *session) askSNAT(a *apiv1.SnatAnswers) bool {
 	return true
 }
 
-// takeSNAT takes the answers that wait.
+// takeSNAT returns the pending answers and clears them.
 func (s *session) takeSNAT() *apiv1.PlanUpdate {
 	s.mu.Lock()
 	defer s.mu.Unlock()

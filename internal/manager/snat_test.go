@@ -25,7 +25,7 @@ func snatWeb(hosts ...int) *lb.Service {
 	return s
 }
 
-// leased is what a raw mux knows of leases: it folds them as the mux agent does.
+// leased holds the leases of a raw mux. It folds them as the mux agent does.
 type leased struct {
 	t    *testing.T
 	s    *rawStream
@@ -34,7 +34,7 @@ type leased struct {
 	rev  int64
 }
 
-// next takes in one message of leases.
+// next applies one message of leases.
 func (l *leased) next() {
 	l.t.Helper()
 	for {
@@ -76,7 +76,7 @@ func (l *leased) ack() {
 	}
 }
 
-// has waits until a range of the VIP is the DIP's, acknowledging everything.
+// has waits until the DIP has a range of the VIP, and acknowledges everything.
 func (l *leased) has(r uint32, dip string) {
 	l.t.Helper()
 	want := netip.Addr{}
@@ -94,7 +94,7 @@ func (l *leased) has(r uint32, dip string) {
 	}
 }
 
-// answers waits for an answer of the kind for a host.
+// answer waits for an answer of the kind for a host.
 func answer(t *testing.T, s *rawStream, fits func(*apiv1.SnatAnswer) bool) *apiv1.SnatAnswer {
 	t.Helper()
 	for {
@@ -108,8 +108,9 @@ func answer(t *testing.T, s *rawStream, fits func(*apiv1.SnatAnswer) bool) *apiv
 
 func granted(a *apiv1.SnatAnswer) bool { return len(a.GetGrant().GetRanges()) > 0 }
 
-// TestRangesAreLeased: a host at a follower asks, a mux at another one must have the lease before the host has it; the lease outlives
-// leaders; what is given back, or was of a DIP that is gone, goes from muxes.
+// TestRangesAreLeased: a host at one follower requests a range, and a mux at another follower must
+// have the lease before the host does. The lease survives changes of the leader. Muxes drop ranges
+// that were returned, or whose DIP was removed.
 func TestRangesAreLeased(t *testing.T) {
 	ms := newMembers(t, 3, nil)
 	lead := ms.leader(1)
@@ -155,14 +156,16 @@ func TestRangesAreLeased(t *testing.T) {
 		}
 		<-time.After(10 * time.Millisecond)
 	}
-	// A stranger, and another host's DIP, get nothing: the next answer is that to the ask after them.
+	// A foreign DIP, and another host's DIP, get nothing: the next answer belongs to the request
+	// after them.
 	stranger := &apiv1.SnatHolder{Vip: "203.0.113.10", Dip: "10.20.2.11"}
 	if err := host.Send(&apiv1.NodeReport{SnatAsks: []*apiv1.SnatAsk{{Holder: stranger, Want: 1}}}); err != nil {
 		t.Fatal(err)
 	}
 	ms.lapse()
 	ms.leader(2)
-	// Answers are lost while leaders change; the host asks until it hears.
+	// Answers are lost while leaders change. The host repeats the request until it receives an
+	// answer.
 	var all *apiv1.SnatGrant
 	got := make(chan *apiv1.SnatAnswer, 1)
 	go func() { got <- answer(t, host, func(a *apiv1.SnatAnswer) bool { return a.GetGrant().GetAll() }) }()
@@ -177,7 +180,7 @@ func TestRangesAreLeased(t *testing.T) {
 	if len(all.GetRanges()) != len(first.GetRanges()) || all.GetHolder().GetDip() != "10.20.1.11" {
 		t.Fatalf("under another leader the host has %v", all)
 	}
-	// So are returns, and what is idle is returned until it is taken.
+	// Returns are lost, too. The host repeats the return of an idle range until it is accepted.
 	var taken *apiv1.SnatRevoke
 	revoked := make(chan *apiv1.SnatAnswer, 1)
 	go func() { revoked <- answer(t, host, func(a *apiv1.SnatAnswer) bool { return a.GetRevoke() != nil }) }()
@@ -200,7 +203,7 @@ func TestRangesAreLeased(t *testing.T) {
 	svc.SNAT = svc.SNAT[1:]
 	ms.leader(2).apply(svc)
 	mux.has(snat.FirstRange+1, "")
-	// A mux that starts gets what there is, at any member.
+	// A mux that starts receives all leases, at any member.
 	fresh := &leased{t: t, s: ms.rigs[0].raw("mux1", "mux"), book: snat.NewBook()}
 	fresh.next()
 	if fresh.rev < mux.rev || fresh.book.Leased() != 0 {
@@ -219,7 +222,8 @@ func snatService(name string, vip string, host int) *lb.Service {
 	return s
 }
 
-// TestSNATBeyondRoomIsRefused: at apply, by the room that muxes report; what is there stays, and other changes go on.
+// TestSNATBeyondRoomIsRefused: apply refuses SNAT beyond the free table space that muxes report.
+// Existing SNAT stays, and other changes are accepted.
 func TestSNATBeyondRoomIsRefused(t *testing.T) {
 	r := newRig(t, store.NewMemory())
 	r.apply(network(), hostNode(1), muxNode(1), muxNode(2), snatService("a", "203.0.113.21", 1))
@@ -269,7 +273,8 @@ func TestSNATBeyondRoomIsRefused(t *testing.T) {
 	}
 }
 
-// TestMuxGetsSNATOfItsVIPs: those that it serves by placement, the oldest services first.
+// TestMuxGetsSNATOfItsVIPs: a mux receives the VIPs that it serves by placement, the oldest
+// services first.
 func TestMuxGetsSNATOfItsVIPs(t *testing.T) {
 	r := newRig(t, store.NewMemory())
 	r.apply(network(), hostNode(1), muxNode(1), muxNode(2))
@@ -297,7 +302,8 @@ func TestMuxGetsSNATOfItsVIPs(t *testing.T) {
 	}
 }
 
-// TestOneVIPOfAServiceHasSNAT: the lowest of IPv4, by which hosts send; ports of others would be leased and never used.
+// TestOneVIPOfAServiceHasSNAT: it is the lowest IPv4 VIP, which hosts use for sending. Ports of
+// other VIPs would be leased and never used.
 func TestOneVIPOfAServiceHasSNAT(t *testing.T) {
 	r := newRig(t, store.NewMemory())
 	s := snatWeb(1)
@@ -310,7 +316,8 @@ func TestOneVIPOfAServiceHasSNAT(t *testing.T) {
 	}
 }
 
-// TestServiceWithoutEndpoints: its VIP is in the plan of muxes, its servers' hosts hear that they may ask for ports, and the ports are leased.
+// TestServiceWithoutEndpoints: its VIP is in the plan of muxes, its servers' hosts are allowed to
+// request ports, and the ports are leased.
 func TestServiceWithoutEndpoints(t *testing.T) {
 	r := newRig(t, store.NewMemory())
 	dip, host := backend(1).DIPs[0], backend(1).Host
@@ -353,7 +360,8 @@ func TestServiceWithoutEndpoints(t *testing.T) {
 	}
 }
 
-// TestSNATTimesOfNetworks: hosts hear how long their servers' ports may be unused, also when the Network changes, and the desk how long ports rest.
+// TestSNATTimesOfNetworks: hosts receive the idle time of their servers' ports, also when the
+// Network changes, and the allocator receives the quarantine.
 func TestSNATTimesOfNetworks(t *testing.T) {
 	r := newRig(t, store.NewMemory())
 	r.apply(network(), hostNode(1), muxNode(1), snatWeb(1))
@@ -376,8 +384,8 @@ func TestSNATTimesOfNetworks(t *testing.T) {
 	}
 }
 
-// TestSNATTimesFitTogether: defaults and bounds of the objects are those of the code that goes by them, and no quarantine is so short that a mux may go
-// by leases of before it.
+// TestSNATTimesFitTogether: defaults and bounds of the objects equal those of the code that uses
+// them, and no quarantine is so short that a mux may still use leases from before it.
 func TestSNATTimesFitTogether(t *testing.T) {
 	if lb.DefaultSNATTimes != (lb.SNATTimes{Idle: snat.DefaultStockRules.Idle, Quarantine: snat.DefaultRules.Quarantine}) {
 		t.Errorf("defaults %+v", lb.DefaultSNATTimes)
@@ -390,7 +398,8 @@ func TestSNATTimesFitTogether(t *testing.T) {
 	}
 }
 
-// TestLoweredQuotaReachesHosts: the host of a server that has more ports than its tenant's quota hears how many ranges it may keep.
+// TestLoweredQuotaReachesHosts: the host of a server that has more ports than its tenant's quota
+// receives the number of ranges that it may keep.
 func TestLoweredQuotaReachesHosts(t *testing.T) {
 	r := newRig(t, store.NewMemory())
 	svc := snatWeb(1)

@@ -25,9 +25,10 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// snatWorld is three members with their views and the leader's desk, two muxes and three hosts with the parts of the real agents that
-// lease, and a store: everything that decides is the real code, every message and every process may be lost between any two steps,
-// and time is a model's. What it assumes: a host hears that a server is taken from it before the quarantine is over.
+// snatWorld is a model of three members with their views and the leader's allocator, two muxes and
+// three hosts with the leasing parts of the real agents, and a store. All deciding code is the real
+// one, every message and every process may be lost between any two steps, and time is simulated. It
+// assumes that a host learns of the removal of its server before the quarantine is over.
 type snatWorld struct {
 	t       *testing.T
 	seed    uint64
@@ -39,7 +40,8 @@ type snatWorld struct {
 	muxes   []*snatMux
 	hosts   []*snatHost
 	wanted  map[netip.Addr]bool
-	// ranges may be leased at most: few, so that they are used again and again; fewer while closed.
+	// ranges is the maximum number of leasable ranges. It is low, so that they are reused often,
+	// and lower while closed.
 	ranges uint16
 	closed bool
 	// confRev is the revision of the last change of the service.
@@ -47,7 +49,7 @@ type snatWorld struct {
 	granted int
 }
 
-// fatefulStore fails the next transaction: before it is done, or after.
+// fatefulStore fails the next transaction, before or after it is done.
 type fatefulStore struct {
 	*store.Memory
 	fate int
@@ -68,17 +70,18 @@ func (s *fatefulStore) Txn(ctx context.Context, t store.Txn) (store.TxnResult, e
 	return res, err
 }
 
-// snatMember is a member; one that is cut off hears neither the store nor the leader, and its nodes do not know.
+// snatMember is a member. One that is cut off receives nothing from the store or the leader, and
+// its nodes do not notice.
 type snatMember struct {
 	m       *Manager
 	watcher store.Watcher
 	cut     bool
 	duty    *snatDuty
 	term    *term
-	opened  int64 // revision of leases when the desk was opened
+	opened  int64 // revision of leases when the allocator was opened
 }
 
-// snatLink is a node's stream: at a member, with what is on its way.
+// snatLink is a node's stream at a member, with the messages in transit.
 type snatLink struct {
 	name    string
 	role    lb.Role
@@ -94,7 +97,7 @@ type snatMux struct {
 	leases *muxagent.Leases
 	tables *dataplane.FakeMuxSNAT
 	file   string
-	// away: it reaches no member, however long.
+	// away: it reaches no member, for any length of time.
 	away bool
 }
 
@@ -165,7 +168,7 @@ func (w *snatWorld) put(o lb.Object) {
 	w.confRev = res.Revision
 }
 
-// configure stores the service, whose endpoint listens on all ports above those that may be leased.
+// configure stores the service, whose endpoint listens on all ports above the leasable ones.
 func (w *snatWorld) configure() {
 	first := 1024 + w.ranges*snat.RangePorts
 	if w.closed {
@@ -183,7 +186,7 @@ func (w *snatWorld) configure() {
 	w.put(s)
 }
 
-// newMember starts a member: it has everything that is stored.
+// newMember starts a member with everything that is stored.
 func (w *snatWorld) newMember(i int) *snatMember {
 	m := &Manager{
 		o: Options{Name: fmt.Sprintf("m%d", i+1), Store: w.store, Clock: w.clock}, view: newView(nil), sessions: newSessions(w.clock), hosts: newHostProgress(),
@@ -200,7 +203,7 @@ func (w *snatWorld) newMember(i int) *snatMember {
 	return &snatMember{m: m, watcher: watcher}
 }
 
-// follow lets a member hear of some revisions.
+// follow delivers some revisions to a member.
 func (w *snatWorld) follow(x *snatMember, revisions int64) {
 	if x.cut {
 		return
@@ -216,7 +219,7 @@ func (w *snatWorld) follow(x *snatMember, revisions int64) {
 
 const all = 1 << 40
 
-// leader is the member with the newest term that lasts.
+// leader returns the member with the newest valid term.
 func (w *snatWorld) leader() (out *snatMember) {
 	for _, x := range w.members {
 		if x.term != nil && (out == nil || x.term.epoch > out.term.epoch) {
@@ -226,7 +229,7 @@ func (w *snatWorld) leader() (out *snatMember) {
 	return out
 }
 
-// elect makes a member lead, unless the lease of another one lasts.
+// elect makes a member lead, unless the lease of another one is valid.
 func (w *snatWorld) elect(x *snatMember) {
 	if old := w.leader(); x.cut || old != nil && w.clock.Now().Sub(old.term.lastRenewed()) <= leaseTTL {
 		return
@@ -249,7 +252,7 @@ func (w *snatWorld) elect(x *snatMember) {
 			l.up = []*apiv1.NodeReport{{SnatAck: l.ack}}
 		}
 		if l.at != nil {
-			l.session.takeSNAT() // and with them what was on its way
+			l.session.takeSNAT() // and with them the messages in transit
 			x.m.sessions.add(l.session)
 		}
 	}
@@ -290,12 +293,12 @@ func (w *snatWorld) connect(l *snatLink, begin func()) {
 	begin()
 }
 
-// disconnect loses everything that is on its way.
+// disconnect drops all messages in transit.
 func (w *snatWorld) disconnect(l *snatLink) {
 	l.at, l.up, l.down, l.ack = nil, nil, nil, nil
 }
 
-// bootMux starts a mux's machine, restartMux its agent alone.
+// bootMux starts a mux's machine, restartMux only its agent.
 func (w *snatWorld) bootMux(m *snatMux) {
 	m.tables = &dataplane.FakeMuxSNAT{}
 	w.restartMux(m)
@@ -321,14 +324,14 @@ func (w *snatWorld) mux() *snatMux       { return w.muxes[w.rng.IntN(len(w.muxes
 func (w *snatWorld) host() *snatHost     { return w.hosts[w.rng.IntN(len(w.hosts))] }
 func (w *snatWorld) member() *snatMember { return w.members[w.rng.IntN(len(w.members))] }
 
-// tell lets a node's member say what there is to say.
+// tell makes a node's member send its pending messages.
 func (w *snatWorld) tell(l *snatLink) {
 	if l.at == nil {
 		return
 	}
 	l.session.snat.renew = l.role == lb.RoleMux && w.rng.IntN(3) == 0
 	l.down = append(l.down, l.at.m.snatUpdates(l.session)...)
-	// Answers come by way of the leader.
+	// Answers arrive through the leader.
 	if x := w.leader(); x != nil && (x == l.at || !x.cut && !l.at.cut) {
 		if up := l.session.takeSNAT(); up != nil {
 			l.down = append(l.down, up)
@@ -360,7 +363,7 @@ func (w *snatWorld) hearHost(h *snatHost, most int) {
 	}
 }
 
-// use lets a host's server open and end connections, and the agent say what is due.
+// use makes a host's server open and end connections, and the agent send the messages that are due.
 func (w *snatWorld) use(h *snatHost) {
 	for range w.rng.IntN(12) {
 		f := snat.Flow{Protocol: 6, Port: 443, Addr: uint32(w.rng.IntN(3))}
@@ -382,7 +385,7 @@ func (w *snatWorld) use(h *snatHost) {
 	}
 }
 
-// deliver brings what a node said to the leader.
+// deliver brings a node's reports to the leader.
 func (w *snatWorld) deliver(l *snatLink) {
 	x := w.leader()
 	if len(l.up) == 0 || l.at == nil || x == nil || x != l.at && (x.cut || l.at.cut) {
@@ -396,7 +399,8 @@ func (w *snatWorld) deliver(l *snatLink) {
 	x.m.hearSNAT(l.session, proto.CloneOf(r))
 }
 
-// commit lets who leads, or thinks so, store what waits. The store may fail it, before it is done or after.
+// commit makes a member that leads, or believes so, store the pending batch. The store may fail it,
+// before or after it is done.
 func (w *snatWorld) commit(x *snatMember, fate int) {
 	if x.duty == nil {
 		return
@@ -415,14 +419,15 @@ func (w *snatWorld) commit(x *snatMember, fate int) {
 	w.tick(x)
 }
 
-// tick lets the desk see what time alone brings.
+// tick lets the allocator process the time that passed.
 func (w *snatWorld) tick(x *snatMember) {
 	if x.duty != nil {
 		x.duty.timer()
 	}
 }
 
-// keep lets a leader renew its lease and say what is newest, or end its term when it could not for long.
+// keep makes a leader renew its lease and confirm the newest leases, or end its term if it could
+// not renew for too long.
 func (w *snatWorld) keep(x *snatMember) {
 	if x.term == nil {
 		return
@@ -473,13 +478,13 @@ func (w *snatWorld) step() {
 		}
 	case n < 950:
 		w.pass()
-	case n < 956: // who led, and was cut off, goes on
+	case n < 956: // a leader that was cut off continues
 		w.commit(w.member(), w.rng.IntN(3))
 	case n < 966:
 		w.reconnect()
 	case n < 972:
 		w.crash()
-	case n < 974: // the leader is gone at once
+	case n < 974: // the leader resigns immediately
 		if x := w.leader(); x != nil {
 			w.resign(x)
 		}
@@ -500,7 +505,7 @@ func (w *snatWorld) step() {
 	if w.leader() == nil && w.rng.IntN(4) == 0 {
 		w.elect(w.member())
 	}
-	for _, l := range w.links() { // nobody is without a stream for long
+	for _, l := range w.links() { // no node is without a stream for long
 		if l.at == nil && w.rng.IntN(8) == 0 {
 			w.reconnect()
 		}
@@ -569,14 +574,15 @@ func (w *snatWorld) snatDIPs() (out []netip.Addr) {
 	return out
 }
 
-// pass lets time go by: a little, or much; of much, hosts hear before and after what is known at a member that is not cut off.
+// pass advances the time, by a little or by much. In the second case hosts receive, before and
+// after, the state of a member that is not cut off.
 func (w *snatWorld) pass() {
 	if w.rng.IntN(8) > 0 {
 		w.clock.Advance(time.Duration(w.rng.IntN(50)) * time.Millisecond)
 		return
 	}
 	w.hostsHear()
-	for _, m := range w.muxes { // a stream that brings nothing for so long is ended by its pings
+	for _, m := range w.muxes { // pings end a stream that delivers nothing for so long
 		if len(m.link.down) > 0 {
 			w.disconnect(&m.link)
 		}
@@ -600,7 +606,7 @@ func (w *snatWorld) hostsHear() {
 		if h.link.at == nil || h.link.at.cut {
 			was := slices.Clone(w.members)
 			w.members = slices.DeleteFunc(w.members, func(x *snatMember) bool { return x.cut })
-			if len(w.members) == 0 { // none can tell: the servers are not to be changed meanwhile
+			if len(w.members) == 0 { // no member can deliver: the servers must not change meanwhile
 				was[0].cut = false
 				w.follow(was[0], all)
 				w.members = was[:1]
@@ -610,12 +616,12 @@ func (w *snatWorld) hostsHear() {
 		}
 		w.tell(&h.link)
 		w.hearHost(h, all)
-		h.link.session.takeSNAT() // what a leader that is cut off said is lost with its relay
+		h.link.session.takeSNAT() // messages of a leader that is cut off are lost with its relay
 	}
 }
 
-// check: no range is at two servers, no mux that may advertise the VIP sends one to somebody else, and those that grants wait for send
-// it to whoever has it.
+// check verifies that no range is at two servers, that no mux that may advertise the VIP sends a
+// range to another server, and that muxes for which grants wait send it to its holder.
 func (w *snatWorld) check() {
 	snap, err := w.store.List(w.t.Context(), dirSNAT)
 	w.must(err)
@@ -654,7 +660,8 @@ func (w *snatWorld) check() {
 	}
 }
 
-// settle lets everything work again: every server gets ports, and every mux and host says what is stored.
+// settle makes everything work again: every server gets ports, and every mux and host reports the
+// stored leases.
 func (w *snatWorld) settle() {
 	for _, dip := range []netip.Addr{worldDIP(0), worldDIP(1), worldDIP(2)} {
 		w.wanted[dip] = true
@@ -720,7 +727,7 @@ func (w *snatWorld) settle() {
 	}
 }
 
-// audit compares what a node says with the store, as AuditSNAT does.
+// audit compares a node's leases with the store, as AuditSNAT does.
 func (w *snatWorld) audit(l *snatLink, words func(*apiv1.SnatWordsQuestion) *apiv1.SnatWords) {
 	said := words(&apiv1.SnatWordsQuestion{Vips: []*apiv1.SnatVIP{{Vip: worldVIP.Addr.String()}}})
 	if said.GetError() != "" || len(said.GetPages()) != 1 {
@@ -735,7 +742,8 @@ func (w *snatWorld) audit(l *snatLink, words func(*apiv1.SnatWordsQuestion) *api
 	}
 }
 
-// TestNoPortIsHeldTwiceAnywhere: whatever is lost, whoever stops, wherever.
+// TestNoPortIsHeldTwiceAnywhere: the invariants hold whichever messages are lost, and whichever
+// processes stop.
 func TestNoPortIsHeldTwiceAnywhere(t *testing.T) {
 	seeds, steps := 60, 3000
 	if testing.Short() {
@@ -755,8 +763,9 @@ func TestNoPortIsHeldTwiceAnywhere(t *testing.T) {
 	}
 }
 
-// TestNextTermKnowsWhatMuxesAcknowledged: a mux whose stream stays where the leader changes repeats no acknowledgement, and is not silent; one
-// that was deleted is not waited for.
+// TestNextTermKnowsWhatMuxesAcknowledged: a mux whose stream stays open while the leader changes
+// does not repeat its acknowledgement, and does not count as silent. Grants do not wait for a
+// deleted mux.
 func TestNextTermKnowsWhatMuxesAcknowledged(t *testing.T) {
 	w := newSNATWorld(t, 1)
 	lead := w.members[0]
@@ -773,7 +782,7 @@ func TestNextTermKnowsWhatMuxesAcknowledged(t *testing.T) {
 	w.resign(lead)
 	w.elect(lead)
 	for _, m := range w.muxes {
-		m.link.up = nil // streams of the leader's own nodes do not know of terms
+		m.link.up = nil // streams of the leader's own nodes are independent of terms
 	}
 	w.clock.Advance(2 * snat.DefaultRules.Opening)
 	w.tick(lead)

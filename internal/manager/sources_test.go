@@ -14,7 +14,7 @@ import (
 	"github.com/shuntlb/shunt/internal/store/etcd"
 )
 
-// manyPrefixes are n prefixes, half of them of each family.
+// manyPrefixes returns n prefixes, half of them of each family.
 func manyPrefixes(n int) []netip.Prefix {
 	out := make([]netip.Prefix, 0, n)
 	for i := range n / 2 {
@@ -26,8 +26,8 @@ func manyPrefixes(n int) []netip.Prefix {
 	return out
 }
 
-// TestManySources: the largest list goes through the API, the embedded etcd and a node's stream. A change of it is one
-// item; a change of anything else does not send it again.
+// TestManySources: the largest list passes the API, the embedded etcd and a node's stream. A change
+// of it is one item, and other changes do not send it again.
 func TestManySources(t *testing.T) {
 	kv, err := etcd.Open(t.Context(), etcd.Options{Dir: t.TempDir(), UnsafeNoFsync: true})
 	if err != nil {
@@ -69,8 +69,8 @@ func TestManySources(t *testing.T) {
 	}
 }
 
-// TestManySharedSources: a policy's list of 100,000 prefixes is in a plan once, however many services take it. A change
-// of the list, or of the service that takes it, sends nothing else.
+// TestManySharedSources: a policy's list of 100,000 prefixes is in a plan once, however many
+// services use it. A change of the list, or of the service that uses it, sends nothing else.
 func TestManySharedSources(t *testing.T) {
 	const count, services = 100_000, 200
 	kv, err := etcd.Open(t.Context(), etcd.Options{Dir: t.TempDir(), UnsafeNoFsync: true})

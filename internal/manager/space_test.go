@@ -25,7 +25,8 @@ func (s *fullStore) Txn(ctx context.Context, txn store.Txn) (store.TxnResult, er
 	return s.Store.Txn(ctx, txn)
 }
 
-// TestNoSpace: a write that the store has no space for is refused for certain, and the member goes on leading.
+// TestNoSpace: a write for which the store has no space is refused with a definite error, and the
+// member stays leader.
 func TestNoSpace(t *testing.T) {
 	s := &fullStore{Store: store.NewMemory()}
 	r := newRig(t, s)

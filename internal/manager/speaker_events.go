@@ -5,8 +5,9 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// speakerEvents records that the BGP speaker of a mux is another process than in the report before, and that a speaker of another build is kept. before is the
-// report before. A speaker that waits for one report only, such as for its routes, is not reported.
+// speakerEvents records that a mux's BGP speaker process was replaced, and that a speaker of
+// another build was kept. before is the previous report. A speaker that is kept for only one
+// report, for instance until its routes are sent, is not recorded.
 func (m *Manager) speakerEvents(node string, before, st *apiv1.NodeStatus) {
 	was, now := speakerOf(before), speakerOf(st)
 	if now == nil {

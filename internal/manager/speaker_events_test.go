@@ -7,7 +7,8 @@ import (
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 )
 
-// TestSpeakerEvents: each replacement of a BGP speaker is an event, and a speaker that is kept is one, once, unless it waits for one report only.
+// TestSpeakerEvents: each replacement of a BGP speaker is an event. A kept speaker is reported
+// once, unless it is kept for only one report.
 func TestSpeakerEvents(t *testing.T) {
 	s := newScribe(t)
 	s.apply(crowd(1, 1, 1)...)
@@ -28,7 +29,7 @@ func TestSpeakerEvents(t *testing.T) {
 	report("old", 7, "sessions without graceful restart")
 	report("new", 8, "")
 	report("new", 8, "")
-	report("new", 9, "") // the former one crashed
+	report("new", 9, "") // the previous one crashed
 	report("new", 0, "") // the speaker does not answer
 	report("old", 11, "sessions without graceful restart")
 	report("old", 11, "sessions without graceful restart")

@@ -10,7 +10,8 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// electing is a store of which the first and the third call of one kind fail, as those of etcd do while its members choose a leader.
+// electing is a store in which the first and the third call of one kind fail, as those of etcd do
+// while its members elect a leader.
 type electing struct {
 	store.Store
 	kind  string
@@ -60,7 +61,8 @@ func (s *electing) Txn(ctx context.Context, txn store.Txn) (store.TxnResult, err
 	return s.Store.Txn(ctx, txn)
 }
 
-// TestStartOutlastsElections: a manager that starts while the members of its store choose a leader waits for them, in each of its steps, and works.
+// TestStartOutlastsElections: a manager that starts while the members of its store elect a leader
+// waits for them, in each of its steps, and works.
 func TestStartOutlastsElections(t *testing.T) {
 	for _, kind := range []string{"get", "list", "grant", "transaction"} {
 		t.Run(kind, func(t *testing.T) {

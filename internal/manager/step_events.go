@@ -8,17 +8,18 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// step is what a write changed of an endpoint's members.
+// step is the change that a write made to the members of an endpoint.
 type step struct {
 	svc       *lb.Service
 	key       lb.EndpointKey
 	was, next []plan.MemberState
 }
 
-// stepKind is one thing that happens to members, and how events tell it.
+// stepKind is one kind of change to members, and its text in events.
 type stepKind struct {
 	reason, words string
-	// happened compares a member's states; nil is of one that was not there, or left. dead is of one that muxes call so.
+	// happened compares a member's states. nil means that the member was not present before, or was
+	// removed. dead means that muxes report it dead.
 	happened func(was, now *plan.MemberState, dead bool) bool
 }
 
@@ -49,8 +50,9 @@ var stepKinds = []stepKind{
 	}},
 }
 
-// stepped notes the events of steps that were stored. The one who stores them tells them: there are none that two leaders
-// tell, and one that dies at once takes its own along.
+// stepped records the events of stored steps. Only the manager that stores the steps records their
+// events, so no two leaders record the same. If it dies immediately afterwards, the events are
+// lost.
 func (m *Manager) stepped(steps []step, revision int64) {
 	for i := range steps {
 		s := &steps[i]

@@ -6,17 +6,19 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// A transaction is stored when a majority of the store's members has it on disk. The nodes of a follower whose disk is slower, or
-// which is told of the commit late, need not wait for it: the leader tells its followers what it stored.
+// A transaction is stored when a majority of the store's members has it on disk. The nodes of a
+// follower whose disk is slower, or whose store receives the commit late, need not wait for it,
+// because the leader sends stored changes to its followers.
 
 const (
-	// maxStored is how many changes wait for a follower that does not read, maxStoredBytes how large one of them may be: 16 MiB
-	// in all. What is beyond the follower has when its store does.
+	// maxStored is the maximum number of changes that wait for a follower that does not read, and
+	// maxStoredBytes the maximum size of one: 16 MiB in all. The follower receives changes beyond
+	// these limits from its own store.
 	maxStored      = 64
 	maxStoredBytes = 256 << 10
 )
 
-// tellStored lets all followers hear of what this member has stored at a revision.
+// tellStored sends to all followers the changes that this member stored at a revision.
 func (fs *followers) tellStored(ops []store.Op, revision int64) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -36,7 +38,8 @@ func (fs *followers) tellStored(ops []store.Op, revision int64) {
 	}
 }
 
-// tellStored queues a change. One that the follower lacks makes all that come after it useless, until its store has caught up.
+// tellStored queues a change for the follower. If the queue is full, it drops all pending changes.
+// Later ones are useless to the follower until its store has caught up.
 func (f *follower) tellStored(c *apiv1.StoredChange) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -46,7 +49,7 @@ func (f *follower) tellStored(c *apiv1.StoredChange) {
 	notify.Send(f.wake)
 }
 
-// hearStored takes in what the leader has stored.
+// hearStored applies a change that the leader has stored.
 func (m *Manager) hearStored(c *apiv1.StoredChange) {
 	ops := make([]store.Op, len(c.GetOps()))
 	for i, op := range c.GetOps() {

@@ -11,8 +11,8 @@ func serialBatch(revision int64) store.Batch {
 	return store.Batch{Revision: revision, Events: []store.Event{{KV: store.KV{Key: keySerial, Value: []byte("theirs"), ModRevision: revision}}}}
 }
 
-// TestDeletesOfNothingHideNoWrite: deletes whose keys are gone store nothing, and their answer has the revision of whatever was
-// stored last. The view must still take that in.
+// TestDeletesOfNothingHideNoWrite: deletes of absent keys store nothing, and their answer has the
+// revision of the last stored write. The view must still apply that write.
 func TestDeletesOfNothingHideNoWrite(t *testing.T) {
 	v, m := newView(nil), store.NewMemory()
 	defer m.Close()
@@ -46,8 +46,8 @@ func TestDeletesOfNothingHideNoWrite(t *testing.T) {
 	}
 }
 
-// TestSnapshotOvertakenByWrites: the store is listed while this member goes on storing. The snapshot must not take back what was
-// stored after it; that of a store which was restored must.
+// TestSnapshotOvertakenByWrites: the store is listed while this member continues to store. The
+// snapshot must not undo later writes. A snapshot of a restored store must.
 func TestSnapshotOvertakenByWrites(t *testing.T) {
 	v := newView(nil)
 	if err := v.fold(serialBatch(5)); err != nil {

@@ -6,22 +6,27 @@ import (
 	"sync"
 )
 
-// Bounds of connections whose peers have not shown a certificate of a node, a manager or an administrator.
+// Bounds of connections whose peers have not presented a certificate of a node, a manager or an
+// administrator.
 const (
-	// maxArriving are those whose TLS handshake is not over, which a mute peer keeps for handshakeTimeout: more than the nodes of a
-	// large cluster, which come back at once when a manager starts.
+	// maxArriving bounds connections in the TLS handshake. A silent peer keeps one for
+	// handshakeTimeout. The bound is higher than the number of nodes of a large cluster, which all
+	// reconnect when a manager starts.
 	maxArriving = 16384
-	// maxGuests are those with TLS and without a certificate, or with one of role tenant or viewer: people and programs, nodes that join. 38 KiB each.
+	// maxGuests bounds connections with TLS and without a certificate, or with one of role tenant
+	// or viewer: users, programs and nodes that join. Each takes 38 KiB.
 	maxGuests = 4096
-	// maxGuestsOf is how many of these a source has (levels), times levelFactor: more than the streams of one caller.
+	// maxGuestsOf is the number of guests per source (levels), times levelFactor. It is higher than
+	// the number of streams of one caller.
 	maxGuestsOf = 512
 )
 
-// lobby bounds connections, all together and of each source. When all places are taken, the source with most of them gives one up for a source
-// with fewer, so that one of them alone keeps no other out.
+// lobby bounds connections, in total and per source. When it is full, a connection of the source
+// with the most connections is closed for a source with fewer, so that a single source cannot keep
+// others out.
 type lobby struct {
 	most int
-	// each is the limit of a narrowest prefix; 0: none.
+	// each is the limit of a narrowest prefix. 0: none.
 	each int
 
 	mu     sync.Mutex
@@ -43,7 +48,8 @@ func newLobby(most, each int) *lobby {
 	return &lobby{most: most, each: each, counts: map[netip.Prefix]int{}, groups: map[netip.Prefix]map[*chair]bool{}}
 }
 
-// admit gives a connection from an address a place; nil when there is none. Another connection may be closed for it.
+// admit returns a place for a connection from an address, or nil if there is none. It may close
+// another connection to make room.
 func (c *lobby) admit(conn net.Conn, from string) *chair {
 	s := &chair{of: c, conn: conn, at: levels(from)}
 	closed, ok := c.take(s)
@@ -91,7 +97,7 @@ func (c *lobby) take(s *chair) (closed *chair, ok bool) {
 	return closed, true
 }
 
-// leave gives the place up; a nil seat, or one that was given up, has none.
+// leave releases the place. It does nothing for a nil chair or a released one.
 func (s *chair) leave() {
 	if s == nil {
 		return
@@ -118,7 +124,7 @@ func (c *lobby) leaveLocked(s *chair) {
 	}
 }
 
-// visitor is a connection that has a place in a lobby until it is closed.
+// visitor is a connection that holds a place in a lobby until it is closed.
 type visitor struct {
 	net.Conn
 	mu   sync.Mutex
@@ -126,7 +132,7 @@ type visitor struct {
 	over bool
 }
 
-// moves gives the place up for another one, or none.
+// moves releases the current place and takes another one, which may be nil.
 func (v *visitor) moves(to *chair) {
 	v.mu.Lock()
 	was := v.seat

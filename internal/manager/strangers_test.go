@@ -14,7 +14,8 @@ import (
 	"github.com/shuntlb/shunt/internal/pki"
 )
 
-// TestStrangersAreBounded: of one source, of a /48, and all together; who has most gives up places for others, and what is closed is free again.
+// TestStrangersAreBounded: places are bounded per source, per /48 and in total. The source with the
+// most connections gives up places for others, and a closed connection frees its place.
 func TestStrangersAreBounded(t *testing.T) {
 	c := newLobby(1000, 50)
 	open := func(from string) *chair {
@@ -60,7 +61,8 @@ func TestStrangersAreBounded(t *testing.T) {
 	}
 }
 
-// TestGuestsOfAListener: connections without a certificate or with one of a tenant, beyond their bound are closed, before and after TLS, and those with a manager's are not counted.
+// TestGuestsOfAListener: connections without a certificate, or with one of a tenant, are closed
+// beyond their bound, before and after TLS. Those with a manager's certificate are not counted.
 func TestGuestsOfAListener(t *testing.T) {
 	ca, err := pki.NewCA("test", time.Now())
 	if err != nil {

@@ -25,7 +25,7 @@ func (r *rig) raw(name, role string) *rawStream {
 	return r.rawHello(&apiv1.Hello{Name: name, Role: role})
 }
 
-// rawAt opens one of a node that obeys an epoch and a revision.
+// rawAt opens one of a node that has applied an epoch and a revision.
 func (r *rig) rawAt(name, role string, epoch, revision int64) *rawStream {
 	r.t.Helper()
 	return r.rawHello(&apiv1.Hello{Name: name, Role: role, Epoch: epoch, HaveRevision: revision})
@@ -55,7 +55,8 @@ func receive(t *testing.T, s *rawStream) *apiv1.PlanUpdate {
 	return up
 }
 
-// receiveItems skips updates that change nothing, as of an epoch that begins because the store was slow for long.
+// receiveItems skips updates that change nothing, such as those of an epoch that begins because the
+// store was slow.
 func receiveItems(t *testing.T, s *rawStream) *apiv1.PlanUpdate {
 	t.Helper()
 	for {
@@ -131,7 +132,7 @@ func TestHostsHearOnlyOfThemselves(t *testing.T) {
 	if up := receive(t, s); keys(up) != "binding/0/10.20.2.11/203.0.113.10/tcp/80/1" {
 		t.Fatalf("change: %v", up)
 	}
-	// The host's address moves to another node: its bindings go with it.
+	// The host's address moves to another node, and its bindings with it.
 	moved := hostNode(2)
 	moved.Addresses = []netip.Addr{netip.MustParseAddr("10.20.7.1")}
 	res, err := r.tryApply(moved)
@@ -144,8 +145,8 @@ func TestHostsHearOnlyOfThemselves(t *testing.T) {
 	}
 }
 
-// TestSlowNodeHoldsUpNobody fills the stream of a node that does not read: others stay fast, and when the slow one
-// reads again it ends at the newest state without hearing of every step.
+// TestSlowNodeHoldsUpNobody fills the stream of a node that does not read. Others stay fast, and
+// when the slow one reads again it reaches the newest state without receiving every step.
 func TestSlowNodeHoldsUpNobody(t *testing.T) {
 	r := newRig(t, store.NewMemory())
 	r.apply(network(), hostNode(1), hostNode(2), muxNode(1), muxNode(2))
@@ -255,7 +256,7 @@ func TestTraceOfSilentMux(t *testing.T) {
 		answer <- res.Msg.Results[0]
 	}()
 	q := receive(t, s).Trace
-	// Answers to questions that nobody asked are ignored.
+	// Answers without a request are ignored.
 	for _, id := range []uint64{q.Id + 1, 0} {
 		s.Send(&apiv1.NodeReport{Trace: &apiv1.TraceReply{Id: id, Result: &apiv1.TraceResult{Verdict: "wrong"}}})
 	}
@@ -283,7 +284,8 @@ func TestHandlersErrorIsReported(t *testing.T) {
 	r.status("mux1", func(st *apiv1.NodeStatus) bool { return st.Error == "" && st.SyncedRevision == rev })
 }
 
-// TestFailedPlanIsTriedAgain: what was in the way passes, and no further change comes.
+// TestFailedPlanIsTriedAgain: a node retries a plan that failed temporarily, although no further
+// change arrives.
 func TestFailedPlanIsTriedAgain(t *testing.T) {
 	r := newRig(t, store.NewMemory())
 	r.apply(network(), hostNode(1), hostNode(2), muxNode(1))
@@ -322,8 +324,8 @@ func TestNodeStartsFromItsLastPlan(t *testing.T) {
 	}
 }
 
-// TestOlderEpochIsRefused lets a node obey epoch 2 and then puts it before a manager that lost its state but for the
-// CA: its epoch is 1 again.
+// TestOlderEpochIsRefused lets a node apply epoch 2 and then connects it to a manager that lost its
+// state except for the CA, so that its epoch is 1 again.
 func TestOlderEpochIsRefused(t *testing.T) {
 	r := newRig(t, store.NewMemory())
 	r.apply(network(), hostNode(1), muxNode(1), web(1))
@@ -344,7 +346,7 @@ func TestOlderEpochIsRefused(t *testing.T) {
 			t.Errorf("the node obeyed %+v", p)
 		}
 	}
-	// The same epoch is not enough: the revision is older.
+	// The same epoch is not enough, because the revision is older.
 	for range 2 {
 		r.stop()
 		r.start()

@@ -10,36 +10,39 @@ import (
 	"github.com/shuntlb/shunt/internal/pki"
 )
 
-// Limits of people's and programs' streams that a manager serves at once. Each costs 30 kB, and 100 bytes for each object that
-// changed and that its reader has not taken: 2,200 of them are 66 MB. Nodes' and managers' streams are not counted.
+// Limits of the streams of users and programs that a manager serves concurrently. Each costs 30 kB,
+// and 100 bytes for each changed object that its reader has not taken: 2,200 of them are 66 MB.
+// Streams of nodes and managers are not counted.
 const (
-	// callerStreams are one caller's: a dashboard on each of a department's screens may share its token.
+	// callerStreams is the limit per caller: a dashboard on each of a department's screens may
+	// share its token.
 	callerStreams = 200
-	// allStreams are everybody's together.
+	// allStreams is the limit of all callers together.
 	allStreams = 2000
-	// adminStreams more are kept for admins, who can do something about it.
+	// adminStreams is the number of additional streams reserved for admins, who can fix an
+	// overload.
 	adminStreams = 200
 )
 
-// streamed are the procedures whose calls last as long as their caller wants.
+// streamed lists the procedures whose calls last as long as their caller wants.
 var streamed = map[string]bool{
 	shuntv1connect.ManagerWatchProcedure:  true,
 	shuntv1connect.ManagerEventsProcedure: true,
 }
 
-// streams count those that are open.
+// streams counts the open streams.
 type streams struct {
 	mu      sync.Mutex
 	callers map[streamer]int // never 0
 	all     int
 }
 
-// streamer is one caller, with whatever certificates or tokens.
+// streamer identifies one caller, whichever certificate or token it uses.
 type streamer struct{ role, tenant, who string }
 
 func newStreams() *streams { return &streams{callers: map[streamer]int{}} }
 
-// enter begins a stream of a caller, which leave ends, or refuses it.
+// enter begins a stream of a caller, which leave ends, or returns an error if there are too many.
 func (s *streams) enter(id identity) (leave func(), err *connect.Error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

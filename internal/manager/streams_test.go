@@ -10,7 +10,8 @@ import (
 	"github.com/shuntlb/shunt/internal/pki"
 )
 
-// TestStreamsAreBoundedInAll, but for a few that admins have still; each that ends makes room for one.
+// TestStreamsAreBoundedInAll: all callers share a limit, except for a reserve for admins. Each
+// stream that ends makes room for one.
 func TestStreamsAreBoundedInAll(t *testing.T) {
 	s := newStreams()
 	var leave []func()

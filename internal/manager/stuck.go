@@ -8,30 +8,32 @@ import (
 	"time"
 )
 
-// DefaultNodeTimeout is long beside what the largest snapshot takes on a slow link, 210 MB at 100 Mbit/s in 17 seconds.
+// DefaultNodeTimeout is well above the time that the largest snapshot takes on a slow link: 210 MB
+// at 100 Mbit/s in 17 seconds.
 const DefaultNodeTimeout = 30 * time.Second
 
 const (
-	// stuckEvery is how often streams are looked at.
+	// stuckEvery is the interval of the check for stuck streams.
 	stuckEvery = time.Second
-	// endedGrace is for what is being sent when a stream ends.
+	// endedGrace is the time for a message that is being sent when its stream ends.
 	endedGrace = time.Second
 )
 
-// errStuck is the end of a stream whose node does not read.
+// errStuck ends a stream whose node does not read.
 var errStuck = errors.New("the node does not read its stream")
 
-// writing is the sending half of a stream, for the one who has to end it: a Send that waits for the node to read does not
-// look at any context.
+// writing is the sending half of a stream. It exists for the goroutine that must end the stream,
+// because a Send that waits for the node to read ignores every context.
 type writing struct {
 	mu sync.Mutex
-	// response is nil when the stream has none, or once its handler is done: then it must not be touched.
+	// response is nil if the stream has none, and after its handler is done, because then it must
+	// not be touched.
 	response *http.ResponseController
-	// since is when the Send under way began; zero while there is none.
+	// since is when the Send in progress began, or zero if there is none.
 	since time.Time
 }
 
-// do notes that a Send is under way while it is.
+// do runs send and records that it is in progress.
 func (w *writing) do(now time.Time, send func() error) error {
 	w.set(now)
 	defer w.set(time.Time{})
@@ -44,14 +46,14 @@ func (w *writing) set(since time.Time) {
 	w.since = since
 }
 
-// close is called before the stream's handler returns.
+// close must be called before the stream's handler returns.
 func (w *writing) close() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.response = nil
 }
 
-// under is for how long a Send has been under way.
+// under returns how long a Send has been in progress.
 func (w *writing) under(now time.Time) time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -61,12 +63,13 @@ func (w *writing) under(now time.Time) time.Duration {
 	return now.Sub(w.since)
 }
 
-// abort makes the Send under way fail. The deadline is in the past by any clock.
+// abort makes the Send in progress fail. The deadline is in the past by any clock.
 func (w *writing) abort() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.response != nil {
-		_ = w.response.SetWriteDeadline(time.Unix(1, 0)) // a connection without deadlines is one of a test
+		// only connections of tests have no deadlines
+		_ = w.response.SetWriteDeadline(time.Unix(1, 0))
 	}
 }
 
@@ -94,7 +97,8 @@ func (m *Manager) endStuck() {
 
 type responseKey struct{}
 
-// withResponse lets the handler of a stream end what it sends.
+// withResponse makes the response available to the handler of a stream, so that it can abort a
+// Send.
 func withResponse(ctx context.Context, w http.ResponseWriter) context.Context {
 	return context.WithValue(ctx, responseKey{}, http.NewResponseController(w))
 }

@@ -17,8 +17,9 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// TestStuckNodeHoldsUpNobody: a node that does not read while 3,000 changes go on, of 4 kB each, costs others nothing
-// and the manager no memory; after the node's time its stream is ended, and it can come again.
+// TestStuckNodeHoldsUpNobody: a node does not read during 3,000 changes of 4 kB each. It does not
+// delay other nodes, and costs the manager no memory. After the node's timeout its stream is ended,
+// and it can reconnect.
 func TestStuckNodeHoldsUpNobody(t *testing.T) {
 	memory, fake := store.NewMemory(), clock.NewFake(time.Now())
 	r := newRigAt(t, memory, fake)
@@ -44,7 +45,7 @@ func TestStuckNodeHoldsUpNobody(t *testing.T) {
 	if after := liveHeap(); after > before+4<<20 {
 		t.Errorf("the heap grew from %d to %d bytes: a node that does not read must not cost memory", before, after)
 	}
-	// Its time passes; the sweeper looks once a second.
+	// Its timeout passes; the check runs once a second.
 	for passed := time.Duration(0); passed < manager.DefaultNodeTimeout+2*time.Second; passed += time.Second {
 		fake.Advance(time.Second)
 		runtime.Gosched()
@@ -63,13 +64,14 @@ func TestStuckNodeHoldsUpNobody(t *testing.T) {
 	}
 }
 
-// statusWhile asks for a status, doing something before every time, until it fits.
+// statusWhile polls the status until it fits, and calls do before each attempt.
 func (r *rig) statusWhile(node string, do func(), fits func(*apiv1.NodeStatus) bool) {
 	r.t.Helper()
 	r.status(node, func(st *apiv1.NodeStatus) bool { do(); return fits(st) })
 }
 
-// liveHeap is what is in use. Pools give up what they hold at the second collection.
+// liveHeap returns the size of the heap in use. Pools release their memory at the second
+// collection.
 func liveHeap() uint64 {
 	var m runtime.MemStats
 	runtime.GC()
@@ -92,8 +94,8 @@ func wide(step int) *lb.Service {
 	return s
 }
 
-// TestVerdictsReachMuxes: what a host says of members gets to the muxes that are there and to those that come, and what
-// it says no more is unknown.
+// TestVerdictsReachMuxes: a host's verdicts on members reach the connected muxes and new ones, and
+// withdrawn verdicts become unknown.
 func TestVerdictsReachMuxes(t *testing.T) {
 	r := newRig(t, store.NewMemory())
 	r.apply(network(), hostNode(1), hostNode(2), muxNode(1), muxNode(2), several(1, 3))

@@ -8,10 +8,11 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// sweepEvery is how often endpoints that nobody owns any more are looked at; their memory lasts plan.MemberQuarantine.
+// sweepEvery is the interval at which endpoints without an owner are checked. Their states are kept
+// for plan.MemberQuarantine.
 const sweepEvery = time.Hour
 
-// sweepAll sweeps until ctx ends.
+// sweepAll calls sweep every sweepEvery until ctx ends.
 func (m *Manager) sweepAll(ctx context.Context) {
 	for {
 		if n, err := m.sweep(ctx); err != nil && ctx.Err() == nil {
@@ -27,7 +28,8 @@ func (m *Manager) sweepAll(ctx context.Context) {
 	}
 }
 
-// sweep deletes the states of endpoints that were removed and whose member ids are out of quarantine.
+// sweep deletes the states of endpoints that were removed and whose member ids are out of
+// quarantine. It returns their number.
 func (m *Manager) sweep(ctx context.Context) (int, error) {
 	t, err := m.lead(ctx)
 	if err != nil {
@@ -50,7 +52,7 @@ func (m *Manager) sweep(ctx context.Context) (int, error) {
 	return len(w.txn.Ops), t.wait(ctx, res.Revision)
 }
 
-// forgettable are the endpoints that nobody owns and whose member ids are out of quarantine.
+// forgettable returns the endpoints that have no owner and whose member ids are out of quarantine.
 func (v *view) forgettable(now time.Time) []lb.EndpointKey {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
@@ -63,7 +65,7 @@ func (v *view) forgettable(now time.Time) []lb.EndpointKey {
 	return out
 }
 
-// forget deletes an endpoint's state.
+// forget adds the deletion of an endpoint's state to the transaction.
 func (w *write) forget(key lb.EndpointKey) {
 	_, mod, _ := w.base.endpoint(key)
 	w.txn.Compares = append(w.txn.Compares, store.Compare{Key: stateKey(key), ModRevision: mod})

@@ -30,6 +30,7 @@ func TestRemovedEndpointsAreForgottenAfterTheirQuarantine(t *testing.T) {
 			t.Fatal("the endpoint is still remembered")
 		}
 		<-time.After(10 * time.Millisecond)
-		c.Advance(time.Hour) // a sweep that was under way when the quarantine ended is followed by the next
+		// a sweep that was in progress when the quarantine ended is followed by the next
+		c.Advance(time.Hour)
 	}
 }

@@ -28,7 +28,7 @@ func (n nodeAPI) Sync(ctx context.Context, stream *connect.BidiStream[apiv1.Node
 		return connect.NewError(connect.CodePermissionDenied, fmt.Errorf("%s %s may not speak as %s %s", id.role, id.name, hello.GetRole(), hello.GetName()))
 	}
 	if m.view.revokedCert(id.cert) {
-		// It was away when it was deleted: an empty plan ends its work.
+		// The node was away when it was deleted. An empty plan ends its work.
 		up := &apiv1.PlanUpdate{Epoch: m.Epoch(), Snapshot: true}
 		up.Revision, _ = m.view.objects(lb.KindNode, id.name)
 		if err := stream.Send(up); err != nil {
@@ -63,9 +63,10 @@ func (n nodeAPI) Sync(ctx context.Context, stream *connect.BidiStream[apiv1.Node
 	return err
 }
 
-// floor is the least revision to tell a node, so that within an epoch its revisions never go back, whichever member it comes
-// from. A member that is behind what the node has catches up first. 0 is for nodes of another epoch, and for a revision that this
-// store never had.
+// floor returns the lowest revision to send to a node, so that within an epoch the node's revisions
+// never decrease, whichever member sends them. A member that is behind the node's revision catches
+// up first. floor returns 0 for nodes of another epoch, and for a revision that this store never
+// had.
 func (m *Manager) floor(ctx context.Context, hello *apiv1.Hello) (int64, error) {
 	have := hello.GetHaveRevision()
 	if have > m.view.revision() || hello.GetEpoch() > m.Epoch() {
@@ -79,9 +80,11 @@ func (m *Manager) floor(ctx context.Context, hello *apiv1.Hello) (int64, error) 
 	return have, nil
 }
 
-// rewound tells whether a node has a plan of an epoch within which the state went back to an older copy: one node of the epoch had applied a
-// revision that this state, after it caught up, never had. From then on no node of the epoch is sent the other history as if it were the next
-// change, also when its revisions have passed the node's. A later epoch, which every start of the leader begins, ends that.
+// rewound reports whether a node has a plan of an epoch within which the state went back to an
+// older copy: one node of the epoch had applied a revision that this state, after catching up,
+// never had. From then on, no node of the epoch receives the new history as if it were the next
+// change, even if its revisions have passed the node's. A later epoch, which every start of the
+// leader begins, ends this state.
 func (m *Manager) rewound(hello *apiv1.Hello) bool {
 	epoch := m.Epoch()
 	if hello.GetHaveRevision() == 0 || hello.GetEpoch() != epoch || epoch == 0 {
@@ -94,7 +97,8 @@ func (m *Manager) rewound(hello *apiv1.Hello) bool {
 	return m.rewoundEpoch.Load() == epoch
 }
 
-// olderCopy is a warning for changes of a state that nodes do not apply, see rewound; empty while there is none.
+// olderCopy returns a warning for changes of a state that nodes do not apply, see rewound. It
+// returns nil if there is none.
 func (m *Manager) olderCopy() []string {
 	if epoch := m.rewoundEpoch.Load(); epoch == 0 || epoch != m.Epoch() {
 		return nil
@@ -102,7 +106,8 @@ func (m *Manager) olderCopy() []string {
 	return []string{"the state is an older copy than nodes have applied: they keep their plans until the leading manager is restarted, or a backup is restored (shunt restore)"}
 }
 
-// forgetFormer takes out revisions that are not of this store: it was restored, and they begin anew.
+// forgetFormer clears revisions in a report that are from before a restore, because revisions
+// restart then.
 func (m *Manager) forgetFormer(report *apiv1.NodeReport) {
 	restored := m.view.restoredEpoch()
 	if h := report.GetHello(); h != nil && h.GetEpoch() < restored {
@@ -113,13 +118,14 @@ func (m *Manager) forgetFormer(report *apiv1.NodeReport) {
 	}
 }
 
-// connected takes in the beginning of a node's stream, here or at a follower.
+// connected records the start of a node's stream, here or at a follower.
 func (m *Manager) connected(s *session, hello *apiv1.Hello) {
 	m.reports.connected(s, hello, m.o.Clock.Now())
 	m.objectEvent(lb.KindNode, s.name, reasonNodeConnected, "%s of version %s is connected", s.role, hello.GetVersion())
 }
 
-// hear takes in a report of a node, here or at a follower. What takes time is left to the intake.
+// hear processes a report of a node, received here or at a follower. Slow parts are left to the
+// report queue (intake).
 func (m *Manager) hear(s *session, report *apiv1.NodeReport) {
 	if says, alone := saysSNAT(report); says {
 		if m.hearSNAT(s, report); alone {
@@ -137,12 +143,13 @@ func (m *Manager) hear(s *session, report *apiv1.NodeReport) {
 	m.checkEpoch(s, report.GetEpoch())
 }
 
-// disconnected takes in the end of a node's stream, here or at a follower, and tells whether it was the node's newest.
+// disconnected records the end of a node's stream, here or at a follower, and reports whether it
+// was the node's newest.
 func (m *Manager) disconnected(s *session, cause error) bool {
 	m.reports.disconnected(s, m.o.Clock.Now())
 	m.opinions.gone(s, m.o.Clock.Now())
 	newest := m.sessions.remove(s)
-	if newest && m.ctx.Err() == nil { // else it is the manager that goes
+	if newest && m.ctx.Err() == nil { // else the manager itself stops
 		m.objectEvent(lb.KindNode, s.name, reasonNodeDisconnected, "its stream ended: %v", cause)
 	}
 	return newest
@@ -161,8 +168,9 @@ func (n nodeAPI) goodbye(s *session) {
 	}
 }
 
-// listen takes in reports until the stream ends. One that is too large is left out, and told once: a node whose stream ended for it would
-// come back at once and say the same.
+// listen processes reports until the stream ends. A report that is too large is dropped, and logged
+// once per stream. The stream stays open, because the node would reconnect immediately and send the
+// same report.
 func (n nodeAPI) listen(s *session, stream *connect.BidiStream[apiv1.NodeReport, apiv1.PlanUpdate]) {
 	for told := false; ; {
 		report, err := stream.Receive()
@@ -187,13 +195,13 @@ func (n nodeAPI) listen(s *session, stream *connect.BidiStream[apiv1.NodeReport,
 	}
 }
 
-// tooLarge notes that a node says more than one of its role may have to say.
+// tooLarge records that a node sent a report larger than its role allows.
 func (m *Manager) tooLarge(s *session, err error) {
 	m.o.Log.Error("a report of the node is too large and left out, and so is every further one", "node", s.name, "role", s.role, "limit_bytes", maxReport(string(s.role)), "error", err)
 	m.objectEvent(lb.KindNode, s.name, reasonReportRefused, "its report is larger than the %d bytes that a %s may send", maxReport(string(s.role)), s.role)
 }
 
-// speak sends updates until the stream ends. What hosts say of health waits for nothing.
+// speak sends updates until the stream ends. Health reports of hosts are never delayed.
 func (n nodeAPI) speak(s *session, stream *connect.BidiStream[apiv1.NodeReport, apiv1.PlanUpdate]) error {
 	var w waiting
 	var hold func() []fold
@@ -271,8 +279,9 @@ func (n nodeAPI) speak(s *session, stream *connect.BidiStream[apiv1.NodeReport, 
 	}
 }
 
-// checkEpoch proves this manager's lease when a node obeys a later epoch than its own, and ends a term that is over. A node that
-// obeys what never was is asked about once: nobody waits for the store at each of its reports.
+// checkEpoch proves this manager's lease when a node has applied a later epoch than its own, and
+// ends a term that is over. An epoch that never existed is checked only once, so that reports do
+// not wait for the store each time.
 func (m *Manager) checkEpoch(s *session, epoch int64) {
 	t := m.present()
 	if t == nil || epoch <= t.epoch || s.refuted == t && epoch <= s.refutedEpoch {

@@ -13,8 +13,8 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// TestTenantOwnsNothingOfItsTenant: a tenant may apply its Tenant as it is, by any source, and that keeps the operator from nothing: neither from
-// changing it nor from taking it away.
+// TestTenantOwnsNothingOfItsTenant: a tenant may apply its Tenant unchanged, with any source. The
+// operator can still change and delete it.
 func TestTenantOwnsNothingOfItsTenant(t *testing.T) {
 	r, ann := shops(t)
 	for source, o := range map[string]*apiv1.Object{
@@ -23,7 +23,7 @@ func TestTenantOwnsNothingOfItsTenant(t *testing.T) {
 		for _, force := range []bool{false, true} {
 			res, err := ann.Apply(t.Context(), connect.NewRequest(&apiv1.ApplyRequest{Source: source, Force: force, Objects: []*apiv1.Object{o}}))
 			if source == "name" && err != nil {
-				continue // what it leaves out has another value by default
+				continue // an omitted field has another value by default
 			}
 			if err != nil || res.Msg.GetChanges()[0].GetAction() != apiv1.Change_ACTION_UNCHANGED {
 				t.Errorf("source %q: %v, %v, want it unchanged", source, res, err)
@@ -63,8 +63,9 @@ func TestPoliciesOfATenantAreBounded(t *testing.T) {
 	}
 }
 
-// TestTenantReachesNothingOfOthers: a caller of role tenant is refused every call that names an object, VIP, server or node of another tenant or of the operator, and
-// what it reads has none of it. The state is as before.
+// TestTenantReachesNothingOfOthers: for a caller of role tenant, every call that names an object,
+// VIP, server or node of another tenant or of the operator is refused, and its reads contain none
+// of them. The state is unchanged.
 func TestTenantReachesNothingOfOthers(t *testing.T) {
 	r := newRig(t, store.NewMemory())
 	theirs := ofTenant("media-web", "media", 33)
@@ -150,7 +151,7 @@ func TestTenantReachesNothingOfOthers(t *testing.T) {
 			t.Errorf("%s: the refusal tells of the other tenant: %v", name, err)
 		}
 	}
-	// What it reads.
+	// Reads of the tenant.
 	for _, req := range []*apiv1.GetRequest{{}, {Kind: "Service"}, {Kind: "Service", Name: "media-web"}, {Kind: "Tenant"}, {Kind: "Node"}, {Kind: "Network"}} {
 		res, err := ann.Get(t.Context(), connect.NewRequest(req))
 		if err != nil {

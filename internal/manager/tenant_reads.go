@@ -10,32 +10,32 @@ import (
 )
 
 const (
-	// tenantReads is how many reads and questions to nodes of one tenant are computed at once; more wait for their turn. It is far below
-	// what a node's queue of questions holds.
+	// tenantReads is the number of reads and node queries of one tenant that are computed
+	// concurrently. More wait. It is far below the size of a node's request queue.
 	tenantReads = 8
-	// tenantReadsWaiting bounds the reads of one tenant that wait.
+	// tenantReadsWaiting bounds the waiting reads of one tenant.
 	tenantReadsWaiting = 64
 )
 
-// readTurns bound the reads of each tenant.
+// readTurns bounds the reads of each tenant.
 type readTurns struct {
 	waiting int
 	mu      sync.Mutex
 	tenants map[string]*readTurn
 }
 
-// readTurn is one tenant's.
+// readTurn counts the reads of one tenant.
 type readTurn struct {
 	running chan struct{} // has an element for each read that is computed
 	calls   int           // running and waiting; readTurns.mu guards it; never 0
 }
 
-// newReadTurns are turns for which so many of a tenant wait at most.
+// newReadTurns returns readTurns that allow the given number of waiting reads per tenant.
 func newReadTurns(waiting int) *readTurns {
 	return &readTurns{waiting: waiting, tenants: map[string]*readTurn{}}
 }
 
-// begin waits for the tenant's turn. The returned function ends the read.
+// begin waits until the tenant may start a read. The returned function ends the read.
 func (r *readTurns) begin(ctx context.Context, tenant string) (end func(), err error) {
 	r.mu.Lock()
 	t := r.tenants[tenant]
@@ -65,7 +65,7 @@ func (r *readTurns) begin(ctx context.Context, tenant string) (end func(), err e
 	}
 }
 
-// turn bounds the reads of a tenant. Requests that change something have bounds of their own (lanes).
+// turn bounds the reads of a tenant. Requests that change objects have their own bounds (lanes).
 func (g guard) turn(ctx context.Context, tenant string, req proto.Message) (end func(), err error) {
 	if _, changes := req.(interface{ GetDryRun() bool }); changes {
 		return func() {}, nil
@@ -75,13 +75,14 @@ func (g guard) turn(ctx context.Context, tenant string, req proto.Message) (end 
 
 type turnsKey struct{}
 
-// withTurns lets the handler of a tenant's stream take turns for what it computes.
+// withTurns returns a context with which the handler of a tenant's stream calls takeTurn for its
+// computations.
 func (g guard) withTurns(ctx context.Context, tenant string) context.Context {
 	return context.WithValue(ctx, turnsKey{}, func(ctx context.Context) (func(), error) { return g.streamReads.begin(ctx, tenant) })
 }
 
-// takeTurn waits until the handler of a stream may compute what it sends next. The returned function ends the turn; a stream that does not read
-// what it is sent must not keep one.
+// takeTurn waits until the handler of a stream may compute the next message. The returned function
+// ends the turn. Do not keep a turn while sending, because the client may not read.
 func takeTurn(ctx context.Context) (end func(), err error) {
 	if begin, ok := ctx.Value(turnsKey{}).(func(context.Context) (func(), error)); ok {
 		return begin(ctx)

@@ -12,7 +12,8 @@ import (
 	"github.com/shuntlb/shunt/internal/pki"
 )
 
-// TestReadsOfATenantTakeTurns: one tenant's reads wait for each other, up to a number, and another tenant's do not wait.
+// TestReadsOfATenantTakeTurns: one tenant's reads wait for each other, up to a limit, and another
+// tenant's do not wait.
 func TestReadsOfATenantTakeTurns(t *testing.T) {
 	turns := newReadTurns(tenantReadsWaiting)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -71,7 +72,8 @@ func TestReadsOfATenantTakeTurns(t *testing.T) {
 	}
 }
 
-// TestStreamsOfATenantTakeTurns: what a tenant's streams send is computed for a few of them at once; others' do not wait.
+// TestStreamsOfATenantTakeTurns: messages are computed for only a few of a tenant's streams
+// concurrently. Other tenants' streams do not wait.
 func TestStreamsOfATenantTakeTurns(t *testing.T) {
 	g := guard{&door{streamReads: newReadTurns(tenantCalls)}}
 	shop := g.withTurns(t.Context(), "shop")
@@ -94,7 +96,8 @@ func TestStreamsOfATenantTakeTurns(t *testing.T) {
 	}
 }
 
-// TestOthersObjectsCostATenantsStreamNothing: a tenant's Watch and Events make nothing of what the tenant does not see.
+// TestOthersObjectsCostATenantsStreamNothing: a tenant's Watch and Events do no work for objects
+// that the tenant may not see.
 func TestOthersObjectsCostATenantsStreamNothing(t *testing.T) {
 	s := newScribe(t)
 	mine, theirs := ref{lb.KindPolicy, "mine"}, ref{lb.KindPolicy, "theirs"}

@@ -28,7 +28,7 @@ func ofTenant(name, tenant string, vip int) *lb.Service {
 func tenant(name string, changes uint32) *lb.Tenant {
 	t := &lb.Tenant{Name: name, Quotas: lb.Quotas{Changes: changes}, Hosts: prefixes("10.20.0.0/16", "2001:db8:20::/48")}
 	if name == "shop" {
-		// The others have what shop shares with them.
+		// The other tenants use the addresses that shop shares with them.
 		t.DIPs, t.VIPs = t.Hosts, network().VIPs
 		t.Shared = []lb.Share{{Tenants: []string{"media", "bank", "other"}, DIPs: t.DIPs, VIPs: t.VIPs}}
 	}
@@ -110,7 +110,7 @@ func TestTenantReadsItsOwn(t *testing.T) {
 		}
 		events.Close()
 	}
-	// What is another's and what is nobody's read the same.
+	// Another tenant's object and a missing one yield the same error.
 	for _, c := range [][2]string{{"Service", "media-web"}, {"Policy", "media-limits"}, {"Tenant", "media"}, {"Node", "mux1"}} {
 		_, there := ann.Get(t.Context(), connect.NewRequest(&apiv1.GetRequest{Kind: c[0], Name: c[1]}))
 		_, not := ann.Get(t.Context(), connect.NewRequest(&apiv1.GetRequest{Kind: c[0], Name: "nothing"}))
@@ -153,14 +153,15 @@ func TestTenantWatchesItsOwn(t *testing.T) {
 	if got := next(); got != "house shop-limits shop-web shop" {
 		t.Errorf("at first: %q", got)
 	}
-	// Changes of others are not told, those of its own are: the next answer is of the last change.
+	// Changes of other tenants are not sent, its own are: the next answer has the last change.
 	r.apply(ofTenant("media-web", "media", 21))
 	r.delete("Service", "media-web")
 	r.apply(ofTenant("shop-web", "shop", 11))
 	if got := next(); got != "shop-web" {
 		t.Errorf("after a change of its own: %q", got)
 	}
-	// A service that passes to another tenant is gone, and comes with another's change unseen.
+	// A service that moves to another tenant is sent as deleted. Another tenant's changes to it are
+	// not sent.
 	r.apply(ofTenant("shop-web", "media", 11))
 	if got := next(); got != " -shop-web" {
 		t.Errorf("after its service went to another tenant: %q", got)
@@ -213,7 +214,7 @@ func TestTenantWritesItsOwn(t *testing.T) {
 			t.Errorf("%s: %s: tells of another tenant", name, text)
 		}
 	}
-	// A service cannot name another's policy; that reads like one that does not exist.
+	// A service cannot name another tenant's policy. The error is the same as for a missing one.
 	naming := func(name string) string {
 		s := ofTenant("shop-api", "shop", 12)
 		s.Policy = name
@@ -236,7 +237,7 @@ func TestTenantWritesItsOwn(t *testing.T) {
 	if err := deleteAs(t, ann, "Service", "shop-web"); err != nil {
 		t.Errorf("delete its service: %v", err)
 	}
-	r.apply(ofTenant("media-web", "media", 20)) // is as it was
+	r.apply(ofTenant("media-web", "media", 20)) // is unchanged
 }
 
 func detailsOf(err error) []string {
@@ -282,7 +283,7 @@ func TestTenantAsksForItsOwn(t *testing.T) {
 	if n, err := flows(r.admin, "203.0.113.10"); err != nil || n != 1 {
 		t.Errorf("the admin's flows: %d, %v", n, err)
 	}
-	// The node of the test does not say whose its flow is: then it is nobody's.
+	// The node of the test reports a flow without a service, so it belongs to none.
 	if n, err := flows(ann, "203.0.113.10"); err != nil || n != 0 {
 		t.Errorf("flows of no service: %d, %v", n, err)
 	}
@@ -291,8 +292,8 @@ func TestTenantAsksForItsOwn(t *testing.T) {
 	}
 }
 
-// TestTenantAsksForHealthOfItsOwn: of a backend that others have too a tenant hears as a backend of its own services, and for it alone
-// nodes are asked.
+// TestTenantAsksForHealthOfItsOwn: for a backend that other tenants use, too, a tenant receives
+// only the health within its own services. Nodes are queried only for that.
 func TestTenantAsksForHealthOfItsOwn(t *testing.T) {
 	r, ann := shops(t)
 	mux := r.join("mux1", "mux")

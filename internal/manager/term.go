@@ -10,40 +10,42 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// NoLeader is what a call hears that needs a leader while there is none. Nothing was done for it: it may be repeated.
+// NoLeader is the error of a call that needs a leader while there is none. The call had no effect
+// and may be repeated.
 const NoLeader = "no manager leads at present"
 
-// Why a term ends, or a call that needs the leader fails.
+// Reasons why a term ends, or a call that needs the leader fails.
 var (
-	// ErrFenced: another manager has taken the leadership.
+	// ErrFenced: another manager has acquired the leadership.
 	ErrFenced = errors.New("another manager has taken the leadership")
-	// errNoLeader: nobody does what only a leader may do.
+	// errNoLeader: no manager leads.
 	errNoLeader = errors.New(NoLeader)
 )
 
-// notLeading is the refusal of what only a leader may do, when nothing of it was done: another leader may be asked.
+// notLeading is the error of an operation that only a leader may do, if no part of it was done. The
+// caller may retry at another leader.
 type notLeading struct{ why error }
 
 func (e notLeading) Error() string { return e.why.Error() }
 
 func (e notLeading) Unwrap() error { return e.why }
 
-// unknownOutcome is the end of a write without an answer of the store.
+// unknownOutcome is the error of a write that the store did not answer.
 type unknownOutcome struct{ why error }
 
 func (e unknownOutcome) Error() string { return "whether it was done is unknown: " + e.why.Error() }
 
 func (e unknownOutcome) Unwrap() error { return e.why }
 
-// term is one leadership of this member. Every write in it compares the leader key, so that none lands once another
-// member leads.
+// term is one leadership of this member. Every write in it compares the leader key, so that none is
+// stored once another member leads.
 type term struct {
 	m     *Manager
 	epoch int64
 	// leaderMod is the revision of the leader key in this term.
 	leaderMod int64
 	lease     store.LeaseID
-	// ctx ends with the term; its cause says why. Duties work in it.
+	// ctx ends with the term; its cause is the reason. Controllers run in it.
 	ctx context.Context
 	end context.CancelCauseFunc
 
@@ -51,17 +53,17 @@ type term struct {
 	writing sync.Mutex
 	// requests wait for writing.
 	requests requests
-	// issued is the latest time in a certificate of this term; writing guards it.
+	// issued is the latest time in a certificate of this term. writing guards it.
 	issued time.Time
 
 	mu sync.Mutex
-	// renewed is when the last renewal of the lease that succeeded was asked for.
+	// renewed is the time when the last successful renewal of the lease was sent.
 	renewed time.Time
 }
 
 type termKey struct{}
 
-// newTerm makes a term whose lease was granted or renewed at the given time.
+// newTerm returns a term whose lease was granted or renewed at the given time.
 func newTerm(m *Manager, epoch, leaderMod int64, lease store.LeaseID, renewed time.Time) *term {
 	t := &term{m: m, epoch: epoch, leaderMod: leaderMod, lease: lease, renewed: renewed}
 	ctx, end := context.WithCancelCause(m.ctx)
@@ -69,8 +71,9 @@ func newTerm(m *Manager, epoch, leaderMod int64, lease store.LeaseID, renewed ti
 	return t
 }
 
-// lead returns the term that ctx belongs to, as a duty's does, or else this member's present one. The error is for
-// people: another member leads, or none. A term is proven before it is returned, unless its lease is known to last.
+// lead returns the term that ctx belongs to, as a controller's does, or else this member's current
+// one. Its error is readable by users: another member leads, or none. A term is proven before it is
+// returned, unless its lease is certain to be valid.
 func (m *Manager) lead(ctx context.Context) (*term, error) {
 	t, _ := ctx.Value(termKey{}).(*term)
 	if t == nil {
@@ -88,27 +91,30 @@ func (m *Manager) lead(ctx context.Context) (*term, error) {
 	return t, nil
 }
 
-// present is this member's term, as far as it knows; nil when it does not lead.
+// present returns this member's term, unproven, or nil if it does not lead.
 func (m *Manager) present() *term {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.term
 }
 
-// hold returns nil when nobody else led up to the call: everything that was stored before is in the view.
+// hold returns nil if no other member led up to the call. Everything stored before is then in the
+// view.
 func (t *term) hold(ctx context.Context) error {
 	if t.ctx.Err() != nil {
 		return context.Cause(t.ctx)
 	}
-	// A process that was stopped, or a machine that was, finds its lease long over.
+	// After a suspended process or machine resumes, its lease has long expired.
 	if t.m.o.Clock.Now().Sub(t.lastRenewed()) > leaseTTL {
 		return t.prove(ctx)
 	}
 	return nil
 }
 
-// refuse returns the refusal of a judge of the view, if it has one of the present state: what is refused is not committed, and the
-// view may be old, because this member waited for long, leads no more, or has not heard of its own last write. The term's writing is locked.
+// refuse returns the error of judge, if the current state confirms it. A refused write is not
+// committed, so the fence does not check the view. The view may be old, because this member waited
+// for long, no longer leads, or has not yet received its own last write. So refuse catches up and
+// calls judge again. The caller holds the term's writing lock.
 func (t *term) refuse(ctx context.Context, judge func() error) error {
 	if judge() == nil {
 		return nil
@@ -124,8 +130,8 @@ func (t *term) refuse(ctx context.Context, judge func() error) error {
 	return judge()
 }
 
-// commit writes in the term that ctx belongs to, or in the present one. Succeeded is false when a compare of the caller's
-// failed.
+// commit writes in the term that ctx belongs to, or in the current one. Succeeded is false if a
+// compare of the caller's failed.
 func (m *Manager) commit(ctx context.Context, txn store.Txn) (store.TxnResult, error) {
 	t, err := m.lead(ctx)
 	if err != nil {
@@ -134,7 +140,8 @@ func (m *Manager) commit(ctx context.Context, txn store.Txn) (store.TxnResult, e
 	return t.commit(ctx, txn)
 }
 
-// commit adds the fence to a transaction. Succeeded is false when a compare of the caller's failed.
+// commit adds the fence to a transaction and stores it. Succeeded is false if a compare of the
+// caller's failed.
 func (t *term) commit(ctx context.Context, txn store.Txn) (store.TxnResult, error) {
 	ctx, cancel := t.bind(ctx)
 	defer cancel()
@@ -148,18 +155,19 @@ func (t *term) commit(ctx context.Context, txn store.Txn) (store.TxnResult, erro
 	}
 	if res.Succeeded {
 		if err := t.m.view.foldStored(txn.Ops, res.Revision); err != nil {
-			t.m.o.Log.Error("cannot work with what was stored", "revision", res.Revision, "error", err) // nor can the watch, which ends this member
+			// the watch fails, too, and ends this member
+			t.m.o.Log.Error("cannot work with what was stored", "revision", res.Revision, "error", err)
 		}
 		t.m.followers.tellStored(txn.Ops, res.Revision)
 		return res, nil
 	}
-	// Nothing was done, but nobody else is asked to: this process may have stood still for long, and what its caller wanted then is
-	// not what the next leader should begin with.
+	// Nothing was done, but the call is not forwarded to another leader. This process may have been
+	// stopped for long, and the next leader should not begin with an old request.
 	return res, t.prove(ctx)
 }
 
-// commitLast is commit for what a duty still has to say when the term has ended, before its lease is given up. The fence
-// holds as ever.
+// commitLast is commit for the last write of a controller after the term has ended and before its
+// lease is revoked. The fence still applies.
 func (t *term) commitLast(ctx context.Context, txn store.Txn) error {
 	txn.Compares = append(txn.Compares, store.Compare{Key: keyLeader, ModRevision: t.leaderMod})
 	res, err := t.m.o.Store.Txn(ctx, txn)
@@ -176,12 +184,12 @@ func (t *term) wait(ctx context.Context, revision int64) error {
 	return t.m.view.wait(ctx, revision)
 }
 
-// bind makes a context end with the term, too.
+// bind returns a context that also ends with the term.
 func (t *term) bind(ctx context.Context) (context.Context, context.CancelFunc) {
 	return endWith(ctx, t.ctx)
 }
 
-// endWith makes a context that ends with either, and of its cause.
+// endWith returns a context that ends when either does, with that one's cause.
 func endWith(ctx, other context.Context) (context.Context, context.CancelFunc) {
 	ctx, end := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(other, func() { end(context.Cause(other)) })
@@ -191,7 +199,7 @@ func endWith(ctx, other context.Context) (context.Context, context.CancelFunc) {
 	}
 }
 
-// prove reads who leads, by a linearizable read: a term that is over ends.
+// prove reads the leader key with a linearizable read, and ends the term if another member leads.
 func (t *term) prove(ctx context.Context) error {
 	ctx, cancel := t.bind(ctx)
 	defer cancel()
@@ -206,7 +214,8 @@ func (t *term) prove(ctx context.Context) error {
 	return nil
 }
 
-// fault is the error of a call to the store; the end of the term goes before what it caused.
+// fault returns the error of a call to the store. The cause of the term's end takes precedence over
+// the errors that follow from it.
 func (t *term) fault(err error) error {
 	if t.ctx.Err() != nil {
 		return context.Cause(t.ctx)
@@ -220,8 +229,9 @@ func (t *term) lastRenewed() time.Time {
 	return t.renewed
 }
 
-// work does the term's duties until it ends, and gives the lease up. Nothing of the term goes on afterwards. The error is
-// a failure of this member, so that another one should lead.
+// work runs the term's controllers until it ends, and revokes the lease. When it returns, nothing
+// of the term is running. It returns an error for a failure of this member, so that another one
+// should lead.
 func (t *term) work() error {
 	var workers sync.WaitGroup
 	workers.Go(t.keep)

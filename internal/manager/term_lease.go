@@ -9,23 +9,25 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// Times of a lease. A leader that is gone is replaced after leaseTTL. It asks for a renewal every leaseRenew, whether the
-// one before was answered or not: a store that is slow to answer has renewed the lease none the less.
+// Times of a lease. A leader that is gone is replaced after leaseTTL. It sends a renewal every
+// leaseRenew, whether or not the previous one was answered, because a store that is slow to answer
+// has still renewed the lease.
 const (
 	leaseTTL   = 2 * time.Second
 	leaseRenew = leaseTTL / 4
-	// revokeTimeout bounds the giving up of a lease: it lapses by itself.
+	// revokeTimeout bounds the revocation of a lease, which would expire anyway.
 	revokeTimeout = time.Second
 )
 
-// renewal is the end of one. The lease lasts from when it was asked for, not from the answer.
+// renewal is the result of one renewal. The lease lasts from when the renewal was sent, not from
+// the answer.
 type renewal struct {
 	asked time.Time
 	err   error
 }
 
-// keep renews the lease until the term ends, or ends the term when the lease is lost or may be. No renewal goes on
-// afterwards.
+// keep renews the lease until the term ends, and ends the term when the lease is lost or may be.
+// When it returns, no renewal is in progress.
 func (t *term) keep() {
 	ended := make(chan renewal)
 	underWay := 0
@@ -50,7 +52,7 @@ func (t *term) keep() {
 	}
 }
 
-// renew asks for one renewal. An answer that takes longer than the lease is none.
+// renew sends one renewal. An answer that takes longer than the lease counts as a failure.
 func (t *term) renew() renewal {
 	asked := t.m.o.Clock.Now()
 	ctx, cancel := context.WithTimeout(t.ctx, leaseTTL)
@@ -58,7 +60,7 @@ func (t *term) renew() renewal {
 	return renewal{asked, t.m.o.Store.Renew(ctx, t.lease)}
 }
 
-// judge takes in how a renewal ended.
+// judge evaluates the result of a renewal.
 func (t *term) judge(r renewal) {
 	switch {
 	case r.err == nil:

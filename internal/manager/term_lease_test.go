@@ -10,7 +10,7 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// lateStore answers renewals when it is told to, however long ago they were asked for.
+// lateStore answers renewals when the test does, however long ago they were sent.
 type lateStore struct {
 	store.Store
 	asked chan chan error
@@ -22,8 +22,9 @@ func (s lateStore) Renew(context.Context, store.LeaseID) error {
 	return <-answer
 }
 
-// TestLateRenewalsKeepTheTerm: a store that takes longer for an answer than the time between two renewals does not cost the
-// leader its term, as long as it has renewed the lease in time. The lease counts from when it was asked for.
+// TestLateRenewalsKeepTheTerm: a leader keeps its term although the store's answers take longer
+// than the renewal interval, if the store renewed the lease in time. The lease counts from when the
+// renewal was sent.
 func TestLateRenewalsKeepTheTerm(t *testing.T) {
 	fake := clock.NewFake(time.Unix(1000, 0))
 	s := lateStore{store.NewMemory(), make(chan chan error)}
@@ -48,7 +49,7 @@ func TestLateRenewalsKeepTheTerm(t *testing.T) {
 	for term.lastRenewed() != began.Add(2*leaseRenew) {
 		time.Sleep(time.Millisecond)
 	}
-	first <- nil // what was asked for earlier does not count any more
+	first <- nil // an earlier renewal no longer counts
 	fourth := ask()
 	third <- context.DeadlineExceeded
 	fifth, sixth := ask(), ask() // at 3 seconds, two after the renewal
@@ -67,7 +68,7 @@ func TestLateRenewalsKeepTheTerm(t *testing.T) {
 	if cause := context.Cause(term.ctx); !errors.Is(cause, context.DeadlineExceeded) {
 		t.Errorf("the term ended: %v", cause)
 	}
-	// Nothing of the term goes on once it was left.
+	// No work of the term continues after keep has returned.
 	sixth <- nil
 	select {
 	case <-kept:
@@ -78,7 +79,7 @@ func TestLateRenewalsKeepTheTerm(t *testing.T) {
 	<-kept
 }
 
-// TestLostLeaseEndsTheTerm at once, whatever the clock says.
+// TestLostLeaseEndsTheTerm: a lost lease ends the term immediately, whatever the clock shows.
 func TestLostLeaseEndsTheTerm(t *testing.T) {
 	fake := clock.NewFake(time.Unix(1000, 0))
 	s := lateStore{store.NewMemory(), make(chan chan error)}

@@ -20,14 +20,15 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// members are several managers over one store.
+// members are several managers on one store.
 type members struct {
 	t     *testing.T
 	store *store.Memory
 	rigs  []*rig
 }
 
-// newMembers starts m1, m2, … with the secrets of one cluster. wrap gives each its way to the store; nil is the store.
+// newMembers starts m1, m2, … with the secrets of one cluster. wrap returns the store that member i
+// uses; nil means the store itself.
 func newMembers(t *testing.T, n int, wrap func(i int, s store.Store) store.Store) *members {
 	t.Helper()
 	return newMembersAt(t, n, nil, wrap)
@@ -69,7 +70,7 @@ func copySecrets(t *testing.T, from, to string) {
 	}
 }
 
-// stored reads the leader key; nil when nobody leads.
+// stored returns the leader key, or nil if no manager leads.
 func (ms *members) stored() *apiv1.StoredLeader {
 	ms.t.Helper()
 	kv, ok, _, err := ms.store.Get(ms.t.Context(), "/shunt/leader")
@@ -86,7 +87,7 @@ func (ms *members) stored() *apiv1.StoredLeader {
 	return out
 }
 
-// leader waits until somebody leads an epoch of at least that.
+// leader waits until a manager leads with at least the epoch.
 func (ms *members) leader(epoch int64) *rig {
 	ms.t.Helper()
 	w, err := ms.store.Watch(ms.t.Context(), "/shunt/leader", 1)
@@ -109,7 +110,7 @@ func (ms *members) leader(epoch int64) *rig {
 	}
 }
 
-// lapse takes the leader's lease away, as time does, and returns who led.
+// lapse expires the leader's lease and returns the previous leader.
 func (ms *members) lapse() *rig {
 	ms.t.Helper()
 	was := ms.leader(0)
@@ -119,8 +120,9 @@ func (ms *members) lapse() *rig {
 	return was
 }
 
-// TestLapsedLeaderIsReplaced takes the lease from one leader after another: each time somebody leads the next epoch, the
-// one who was replaced goes on as a member, and nodes everywhere hear of the epoch though nothing else changed.
+// TestLapsedLeaderIsReplaced expires the lease of one leader after another. Each time a manager
+// leads the next epoch, the replaced one continues as a member, and nodes everywhere receive the
+// epoch although nothing else changed.
 func TestLapsedLeaderIsReplaced(t *testing.T) {
 	ms := newMembers(t, 3, nil)
 	ms.leader(1).apply(network(), muxNode(1), hostNode(1), web(1))
@@ -155,7 +157,7 @@ func TestLapsedLeaderIsReplaced(t *testing.T) {
 	}
 }
 
-// TestGracefulStopHandsOver: no lease has to lapse, which the store in memory never lets happen.
+// TestGracefulStopHandsOver: no lease has to expire, which the store in memory never lets happen.
 func TestGracefulStopHandsOver(t *testing.T) {
 	ms := newMembers(t, 2, nil)
 	was := ms.leader(1)
@@ -171,7 +173,8 @@ func TestGracefulStopHandsOver(t *testing.T) {
 	}
 }
 
-// TestKilledManagerTakesItsOwnKey: after kill -9 the former lease still holds the leader key; nobody waits for it.
+// TestKilledManagerTakesItsOwnKey: after kill -9 the previous lease still holds the leader key, and
+// the restarted manager does not wait for it.
 func TestKilledManagerTakesItsOwnKey(t *testing.T) {
 	s := &deaf{Store: store.NewMemory()}
 	r := newRig(t, s)
@@ -189,7 +192,7 @@ func TestKilledManagerTakesItsOwnKey(t *testing.T) {
 	}
 }
 
-// deaf is a store that does not hear of leases that are given up, as when the process is killed.
+// deaf is a store that ignores revocations of leases, as when the process is killed.
 type deaf struct {
 	store.Store
 	deaf bool
@@ -202,7 +205,8 @@ func (d *deaf) Revoke(ctx context.Context, id store.LeaseID) error {
 	return d.Store.Revoke(ctx, id)
 }
 
-// TestFreshStoreIsMadeOnce starts managers at the same time on an empty store: one begins, all come up.
+// TestFreshStoreIsMadeOnce starts managers at the same time on an empty store: one initializes it,
+// all start.
 func TestFreshStoreIsMadeOnce(t *testing.T) {
 	first := newRig(t, store.NewMemory())
 	s := store.NewMemory()
@@ -248,8 +252,8 @@ func TestFreshStoreIsMadeOnce(t *testing.T) {
 	}
 }
 
-// TestForeignManagersAreRefused starts managers that each made a CA of their own on one empty store: one gets it, the
-// others say what to do and leave nothing behind.
+// TestForeignManagersAreRefused starts managers that each created their own CA on one empty store.
+// One of them gets the store. The others return an error with the remedy and leave nothing behind.
 func TestForeignManagersAreRefused(t *testing.T) {
 	s := store.NewMemory()
 	var wg sync.WaitGroup
@@ -285,8 +289,8 @@ func TestForeignManagersAreRefused(t *testing.T) {
 	}
 }
 
-// TestFormerSchemaIsMigrated: the epoch goes on where the former version's leader key had it, and that version does not
-// take the data for its own.
+// TestFormerSchemaIsMigrated: the epoch continues from the leader key of the previous version, and
+// that version refuses the data.
 func TestFormerSchemaIsMigrated(t *testing.T) {
 	s := store.NewMemory()
 	r := newRig(t, s)
@@ -340,9 +344,9 @@ func TestUnknownSchemaIsRefused(t *testing.T) {
 type gated struct {
 	store.Store
 	mu sync.Mutex
-	// watching is open while watchers hear of changes; writing while writes go through.
+	// watching is open while watchers receive changes, writing while writes pass.
 	watching, writing chan struct{}
-	// held are the writes that wait, and none that there is no room for.
+	// held receives the waiting writes. A write is dropped from it if the channel is full.
 	held chan store.Txn
 }
 
@@ -411,8 +415,9 @@ func (w gatedWatcher) Next(ctx context.Context) (store.Batch, error) {
 	return b, err
 }
 
-// TestFrozenLeaderWritesNothing freezes the leader in the middle of a write, lets another one lead and write, and thaws
-// it: the write does not land and is not acknowledged, and the member goes on as a follower.
+// TestFrozenLeaderWritesNothing freezes the leader in the middle of a write, lets another one lead
+// and write, and thaws it. The write is neither stored nor acknowledged, and the member continues
+// as a follower.
 func TestFrozenLeaderWritesNothing(t *testing.T) {
 	gates := map[string]*gated{}
 	ms := newMembers(t, 2, wrapGated(gates))
@@ -425,7 +430,7 @@ func TestFrozenLeaderWritesNothing(t *testing.T) {
 		_, err := old.tryApply(hostNode(1))
 		refused <- err
 	}()
-	// Its journals write too.
+	// Its journals write, too.
 	isWrite := func(op store.Op) bool { return op.Key == "/shunt/objects/Node/host1" }
 	for txn := <-g.held; !slices.ContainsFunc(txn.Ops, isWrite); txn = <-g.held {
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// visit makes a connection of its own and tells whether it resumed a session.
+// visit opens a new connection and reports whether it resumed a session.
 func (r *rig) visit(cfg *tls.Config) bool {
 	r.t.Helper()
 	tr := &http.Transport{TLSClientConfig: cfg, DisableKeepAlives: true}
@@ -32,8 +32,8 @@ func (r *rig) visit(cfg *tls.Config) bool {
 	return res.TLS.DidResume
 }
 
-// TestSessionsOutliveTheManager: who was here before resumes, also after a restart; tickets of other clusters are worth
-// nothing.
+// TestSessionsOutliveTheManager: a known client resumes its session, also after a restart. Tickets
+// of other clusters are not accepted.
 func TestSessionsOutliveTheManager(t *testing.T) {
 	r := newRig(t, store.NewMemory())
 	cfg := r.adminTLS()
@@ -57,7 +57,7 @@ func TestSessionsOutliveTheManager(t *testing.T) {
 	}
 }
 
-// TestTicketsEndWithTheirKeys: two days later nobody resumes what began now.
+// TestTicketsEndWithTheirKeys: a session that begins now cannot be resumed two days later.
 func TestTicketsEndWithTheirKeys(t *testing.T) {
 	c := clock.NewFake(time.Now())
 	r := newRigAt(t, store.NewMemory(), c)
@@ -73,7 +73,8 @@ func TestTicketsEndWithTheirKeys(t *testing.T) {
 	}
 }
 
-// TestResumedSessionsAreJudged: a session that began before the node was deleted gets in, and is refused like its certificate.
+// TestResumedSessionsAreJudged: a session that began before the node was deleted is resumed, and
+// its calls are refused like the certificate.
 func TestResumedSessionsAreJudged(t *testing.T) {
 	r := newRig(t, store.NewMemory())
 	r.apply(network(), hostNode(1), muxNode(1))

@@ -25,11 +25,11 @@ import (
 const (
 	defaultTokenTTL = time.Hour
 	maxTokenTTL     = 30 * 24 * time.Hour
-	// maxTokenUses bounds the keys that a token remembers.
+	// maxTokenUses bounds the keys stored with a token.
 	maxTokenUses = 100
 )
 
-// nodeName is what a Node may be called; it becomes part of store keys and certificates.
+// nodeName matches valid names of Nodes. A name becomes part of store keys and certificates.
 var nodeName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
 const allowedNodeName = "must be a DNS label: 1 to 63 of a-z, 0-9 and -, beginning and ending with a letter or digit"
@@ -66,7 +66,7 @@ func (a api) CreateToken(ctx context.Context, req *connect.Request[apiv1.CreateT
 	return connect.NewResponse(&apiv1.CreateTokenResponse{Token: t.String(), Expires: timestamppb.New(expires)}), nil
 }
 
-// roleOf is the role of a Node object.
+// roleOf returns the role of a Node object.
 func (v *view) roleOf(node string) (lb.Role, bool) {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
@@ -79,7 +79,7 @@ func (v *view) roleOf(node string) (lb.Role, bool) {
 
 func isNodeRole(s string) bool { return s == string(lb.RoleMux) || s == string(lb.RoleHost) }
 
-// createToken stores a token for the node, role and number of uses of made.
+// createToken stores a token with the node, role and number of uses of made.
 func (m *Manager) createToken(ctx context.Context, made *apiv1.StoredToken, ttl time.Duration) (token.Token, time.Time, error) {
 	term, err := m.lead(ctx)
 	if err != nil {
@@ -133,8 +133,8 @@ func (v *view) expiredTokens(now time.Time) []string {
 	return out
 }
 
-// admit checks a token for a node with a public key, given by its hash. Every refusal reads the same, so that nothing is learnt from it;
-// cause is for the audit log.
+// admit checks a token for a node with a public key, given by its hash. Every refusal returns the
+// same error, so that it reveals nothing. cause is for the audit log.
 func (v *view) admit(t token.Token, node, role string, key []byte, now time.Time) (stored *apiv1.StoredToken, cause string, err error) {
 	v.mu.RLock()
 	stored = v.tokens[t.ID]
@@ -154,15 +154,17 @@ func (v *view) admit(t token.Token, node, role string, key []byte, now time.Time
 	return nil, cause, fmt.Errorf("join token for %s %s: it is unknown, expired, used or for another node", role, node)
 }
 
-// joinedWith reports whether a key has joined with the token already: the answer may have been lost.
+// joinedWith reports whether a key has already joined with the token, because the answer may have
+// been lost.
 func joinedWith(t *apiv1.StoredToken, key []byte) bool {
 	return slices.ContainsFunc(t.GetUsedBy(), func(used []byte) bool { return bytes.Equal(used, key) })
 }
 
-// tokenUses is how many keys may join with a token.
+// tokenUses returns the number of keys that may join with a token.
 func tokenUses(t *apiv1.StoredToken) int { return max(int(t.GetUses()), 1) }
 
-// use admits a key by a token and stores that the key used it, and what else ops do. t.writing is held.
+// use checks a token and stores that the key used it, together with ops. The caller holds
+// t.writing.
 func (t *term) use(ctx context.Context, tok, node, role string, key []byte, ops ...store.Op) error {
 	parsed, err := token.Parse(tok)
 	if err != nil {

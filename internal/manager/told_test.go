@@ -17,7 +17,7 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// happens follows events until one fits, and returns it with all that came before it in words.
+// happens follows events until one fits, and returns it with the texts of all events before it.
 func happens(t *testing.T, c shuntv1connect.ManagerClient, req *apiv1.EventsRequest, fits func(*apiv1.Event) bool) (*apiv1.Event, []string) {
 	t.Helper()
 	req.Follow = true
@@ -43,13 +43,14 @@ func withReason(reason string) func(*apiv1.Event) bool {
 	return func(e *apiv1.Event) bool { return e.GetReason() == reason }
 }
 
-// refusals are the audit log's, once it has as many as expected.
+// refusals returns the refusals in the audit log, once it has as many as expected.
 func (r *rig) refusals(want int) []*apiv1.AuditEntry {
 	r.t.Helper()
 	return r.refusalsUntil(func(all []*apiv1.AuditEntry) bool { return len(all) >= want })
 }
 
-// refusalsUntil reads those of the audit log until they fit. What is written waits for time to pass: a clock of the test goes on.
+// refusalsUntil returns the refusals in the audit log once they fit. Entries are written only as
+// time passes, so a fake clock is advanced.
 func (r *rig) refusalsUntil(fits func([]*apiv1.AuditEntry) bool) []*apiv1.AuditEntry {
 	r.t.Helper()
 	for tries := 0; ; tries++ {
@@ -70,7 +71,7 @@ func (r *rig) refusalsUntil(fits func([]*apiv1.AuditEntry) bool) []*apiv1.AuditE
 	}
 }
 
-// TestQuotasAreToldAndAudited: both kinds of quotas, to the tenant too.
+// TestQuotasAreToldAndAudited: both kinds of quotas are reported, to the tenant too, and audited.
 func TestQuotasAreToldAndAudited(t *testing.T) {
 	r := newRigAt(t, store.NewMemory(), clock.System{})
 	shop := tenant("shop", 1)
@@ -101,7 +102,8 @@ func TestQuotasAreToldAndAudited(t *testing.T) {
 	}
 }
 
-// TestMaskedRefusalsAreAudited: a tenant hears that another's object is not there, or its name taken; the log knows better.
+// TestMaskedRefusalsAreAudited: the error for another tenant's object is that it does not exist, or
+// that its name is taken. The audit log has the true cause.
 func TestMaskedRefusalsAreAudited(t *testing.T) {
 	r, ann := shops(t)
 	if err := deleteAs(t, ann, "Service", "nothing"); connect.CodeOf(err) != connect.CodeNotFound {
@@ -123,7 +125,8 @@ func TestMaskedRefusalsAreAudited(t *testing.T) {
 	}
 }
 
-// TestMaskedReadsAreAudited: so does a question for another's object, and one for nothing is none.
+// TestMaskedReadsAreAudited: a request for another tenant's object is audited, one for a missing
+// object is not.
 func TestMaskedReadsAreAudited(t *testing.T) {
 	r, ann := shops(t)
 	ctx := t.Context()
@@ -183,7 +186,7 @@ func TestMaskedReadsAreAudited(t *testing.T) {
 	media.Name, media.Addresses = "media-web", muxNode(7).Addresses
 	r.apply(media, policy("media-web", "media"))
 	for i, c := range asks {
-		// What is nobody's is answered alike, and not noted.
+		// A request for a missing object has the same answer, and is not audited.
 		nothing, another := c.ask("nothing", "203.0.113.99"), c.ask("media-web", "203.0.113.20")
 		if connect.CodeOf(nothing) != connect.CodeOf(another) || nothing == nil != (another == nil) {
 			t.Errorf("%s: of nothing %v, of another's %v", c.want, nothing, another)
@@ -195,7 +198,8 @@ func TestMaskedReadsAreAudited(t *testing.T) {
 	}
 }
 
-// TestTenantFollowsItsOwnEvents: a stream of a tenant tells what happens to its own objects, and nothing of others.
+// TestTenantFollowsItsOwnEvents: a tenant's stream has the events of its own objects, and none of
+// others.
 func TestTenantFollowsItsOwnEvents(t *testing.T) {
 	r, ann := shops(t)
 	r.apply(ofTenant("media-web", "media", 21), ofTenant("shop-web", "shop", 11), muxNode(2))
@@ -236,7 +240,8 @@ func TestTenantFollowsItsOwnEvents(t *testing.T) {
 	}
 }
 
-// TestManagersThatJoinAndLeaveAreTold by whoever leads, and stand in the audit log.
+// TestManagersThatJoinAndLeaveAreTold: the leader records events for them, and the audit log has
+// them.
 func TestManagersThatJoinAndLeaveAreTold(t *testing.T) {
 	first := newEtcdRig(t, "m1", t.TempDir(), freePeer(t), nil)
 	second := newEtcdRig(t, "m2", t.TempDir(), freePeer(t), joining(t, first.rig, "m2"))

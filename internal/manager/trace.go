@@ -14,7 +14,7 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// Trace implements the API: it asks the muxes over their streams.
+// Trace implements the API. It queries the muxes over their streams.
 func (a api) Trace(ctx context.Context, req *connect.Request[apiv1.TraceRequest]) (*connect.Response[apiv1.TraceResponse], error) {
 	if faults := traceFaults(req.Msg); len(faults) > 0 {
 		return nil, fault(invalid{faults})

@@ -25,17 +25,18 @@ import (
 const dirTunnels = root + "tunnels/"
 
 const (
-	// tunnelsPace is the least time between two looks at changes of tunnelSources that wait for nodes.
+	// tunnelsPace is the minimum time between two checks of changes of tunnelSources that wait for
+	// nodes.
 	tunnelsPace = 100 * time.Millisecond
-	// tunnelsPatience is how long a phase waits for nodes of which this leader has no report, and after how long of waiting for others there is
-	// an event.
+	// tunnelsPatience is how long a phase waits for nodes of which this leader has no report, and
+	// the wait for other nodes after which an event is recorded.
 	tunnelsPatience = time.Minute
 )
 
-// errTunnelsConflict: another write came first; the step is computed again.
+// errTunnelsConflict: another write came first. The step is computed again.
 var errTunnelsConflict = errors.New("too many writes at once")
 
-// foldTunnelsLocked takes in a change of tunnelSources.
+// foldTunnelsLocked applies a stored change of tunnelSources to the view.
 func (v *view) foldTunnelsLocked(ev store.Event, c *change) error {
 	name := strings.TrimPrefix(ev.KV.Key, dirTunnels)
 	c.surroundings, c.tunnels = true, true
@@ -65,14 +66,14 @@ func (v *view) foldTunnelsLocked(ev store.Event, c *change) error {
 	return nil
 }
 
-// tunnels returns the changes of Networks that are under way, and the revisions of their keys.
+// tunnels returns the changes of Networks that are in progress, and the revisions of their keys.
 func (s *snapshot) tunnels() (under map[string]plan.TunnelChange, mods map[string]int64) {
 	s.v.mu.RLock()
 	defer s.v.mu.RUnlock()
 	return maps.Clone(s.v.state.Tunnels), maps.Clone(s.v.tunnelMods)
 }
 
-// putTunnels adds a change to the transaction; nil deletes it.
+// putTunnels adds a change to the transaction. nil deletes it.
 func (w *write) putTunnels(network string, mod int64, c *plan.TunnelChange) error {
 	key := dirTunnels + network
 	w.txn.Compares = append(w.txn.Compares, store.Compare{Key: key, ModRevision: mod})
@@ -92,7 +93,8 @@ func prefixTexts(of []netip.Prefix) (out []string) {
 	return out
 }
 
-// retunnel begins the changes of tunnelSources that new, changed and deleted Networks need, and forgets those of Networks that go.
+// retunnel begins the changes of tunnelSources that new, changed and deleted Networks need, and
+// deletes those of removed Networks.
 func (w *write) retunnel(now time.Time) error {
 	if !slices.ContainsFunc(slices.Collect(maps.Keys(w.edited)), func(r ref) bool { return r.kind == lb.KindNetwork }) {
 		return nil
@@ -137,15 +139,17 @@ func (w *write) retunnel(now time.Time) error {
 	return nil
 }
 
-// maxTunnelsUnderWay bounds the prefixes that hosts accept of one Network while its tunnelSources change: four changes of both families.
+// maxTunnelsUnderWay bounds the prefixes that hosts accept of one Network while its tunnelSources
+// change: four changes of both families.
 const maxTunnelsUnderWay = 8
 
-// maxAccepted bounds the prefixes that hosts accept of all Networks during changes, those of switches included: the data plane has room for
-// lb.MaxTunnelSources and one of each family, of which there may be one.
+// maxAccepted bounds the prefixes that hosts accept of all Networks during changes, including those
+// of switches. The data plane holds lb.MaxTunnelSources and one more for each family in use, which
+// is at least one.
 const maxAccepted = lb.MaxTunnelSources + 1
 
-// acceptable refuses changes during which hosts would have to accept more prefixes than they have room for: they would refuse every plan, and the
-// changes would not end.
+// acceptable returns an error for changes during which hosts would have to accept more prefixes
+// than they can hold. Hosts would refuse every plan, and the changes would not end.
 func acceptable(is lb.Networks, changes map[string]plan.TunnelChange) error {
 	if len(is) == 0 || len(changes) == 0 {
 		return nil
@@ -158,11 +162,12 @@ func acceptable(is lb.Networks, changes map[string]plan.TunnelChange) error {
 	return invalid{[]lb.Violation{{Field: "networks: tunnelSources", Value: fmt.Sprintf("%d prefixes", count), Allowed: fmt.Sprintf("must change in smaller steps, each after the ones before are over: hosts accept at most %d prefixes of all Networks, former ones included", maxAccepted)}}}
 }
 
-// tunnelDuty takes the steps of changes of tunnelSources.
+// tunnelDuty is the controller that executes the steps of changes of tunnelSources.
 type tunnelDuty struct {
 	m     *Manager
 	began time.Time
-	// waited are phases of which an event reported that they wait, by the revision that they began with.
+	// waited holds the phases whose wait was reported by an event, by the revision at which they
+	// began.
 	waited map[string]int64
 	wake   chan struct{} // room for one
 }
@@ -208,7 +213,7 @@ type tunnelStep struct {
 	next    *plan.TunnelChange // nil: the change is over
 }
 
-// round takes the steps that are due, and tells whether a change is under way.
+// round executes the steps that are due, and reports whether a change is in progress.
 func (d *tunnelDuty) round(ctx context.Context) (under bool, err error) {
 	base, now := d.m.view.snapshot(), d.m.o.Clock.Now().Round(0).UTC()
 	steps, under := d.steps(now)
@@ -247,7 +252,8 @@ func (d *tunnelDuty) round(ctx context.Context) (under bool, err error) {
 	return true, nil
 }
 
-// steps are those that are due, ordered by Network.
+// steps returns the steps that are due, sorted by Network. under reports whether a change is in
+// progress.
 func (d *tunnelDuty) steps(now time.Time) (steps []tunnelStep, under bool) {
 	v := d.m.view
 	v.mu.RLock()
@@ -281,8 +287,8 @@ func (d *tunnelDuty) steps(now time.Time) (steps []tunnelStep, under bool) {
 	return steps, under
 }
 
-// unheard tells whether a node is not waited for: this leader has had no report of it for long enough, so that it has no plan, or none that its
-// manager will hear of.
+// unheard reports whether a change need not wait for a node: this leader has had no report of it
+// for tunnelsPatience. Such a node has no plan, or its reports do not reach the leader.
 func (d *tunnelDuty) unheard(node string, since, now time.Time) bool {
 	if d.m.sessions.get(node) != nil || d.m.reports.newest([]string{node})[0].reported {
 		return false

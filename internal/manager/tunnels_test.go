@@ -16,8 +16,9 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// TestTunnelSourcesChangeInPhases: hosts accept new tunnelSources as well, then muxes use them, then hosts accept them alone. A node that does not
-// apply its plan holds the phase up, also across a change of leader.
+// TestTunnelSourcesChangeInPhases: hosts accept new tunnelSources in addition, then muxes use them,
+// then hosts accept only them. A node that does not apply its plan delays the phase, also across a
+// change of leader.
 func TestTunnelSourcesChangeInPhases(t *testing.T) {
 	r := newRig(t, store.NewMemory())
 	prefixes := func(texts ...string) (out []netip.Prefix) {
@@ -59,7 +60,7 @@ func TestTunnelSourcesChangeInPhases(t *testing.T) {
 	if p := mux.until("a change by the next leader", limits(2000)); !sources(old)(p) {
 		t.Fatalf("after a change of leader the mux uses %v", p.TunnelSources)
 	}
-	// Another change while this one is under way: muxes never used the sources in between.
+	// Another change while this one is in progress: muxes never used the sources in between.
 	change(second)
 	mux.fail(errors.New("no room"))
 	host.fail(nil)
@@ -69,8 +70,8 @@ func TestTunnelSourcesChangeInPhases(t *testing.T) {
 	host.until("the new ones alone", sources(second))
 }
 
-// TestNetworksComeAndGoInPhases: muxes in a new Network use the sources of another one until all hosts accept theirs, and hosts accept the sources of
-// a deleted Network until all muxes have left them.
+// TestNetworksComeAndGoInPhases: muxes in a new Network use the sources of another one until all
+// hosts accept theirs. Hosts accept the sources of a deleted Network until no mux uses them.
 func TestNetworksComeAndGoInPhases(t *testing.T) {
 	r := newRig(t, store.NewMemory())
 	main, next := network(), network()
@@ -109,7 +110,8 @@ func TestNetworksComeAndGoInPhases(t *testing.T) {
 	host.until("the other Network's alone", sources(old))
 }
 
-// TestNetworksChangeWithinTheRoomOfHosts: several Networks are deleted at once, and changes that hosts have no room for are refused before anything is stored.
+// TestNetworksChangeWithinTheRoomOfHosts: several Networks are deleted together, and changes beyond
+// the table size of hosts are refused before anything is stored.
 func TestNetworksChangeWithinTheRoomOfHosts(t *testing.T) {
 	r := newRig(t, store.NewMemory())
 	named := func(i, sources int) *lb.Network {

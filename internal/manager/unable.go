@@ -9,14 +9,15 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// opened is a backend whose host makes the handshakes of an endpoint (cookie.form co).
+// opened is a backend whose host performs the handshakes of an endpoint (cookie.form co).
 type opened struct {
 	protocol lb.Protocol
 	port     uint16
 	host     netip.Addr
 }
 
-// eachOpened calls f for the backends of a service whose hosts make handshakes, with the field that says where each is.
+// eachOpened calls f for the backends of a service whose hosts perform handshakes, with the path of
+// the backend's host field.
 func eachOpened(svc *lb.Service, f func(field string, o opened)) {
 	if svc == nil {
 		return
@@ -32,8 +33,9 @@ func eachOpened(svc *lb.Service, f func(field string, o opened)) {
 	}
 }
 
-// unable are the backends that would come to hosts which said that they cannot make the handshakes that these need. What was there before may stay: a host that is
-// worse off than it was shall not keep anybody from draining it.
+// unable returns violations for new backends at hosts that reported that they cannot perform the
+// required handshakes. Backends that existed before are allowed, so that a host that lost the
+// capability can still be drained.
 func (w *write) unable(c conditions) (faults []lb.Violation) {
 	if c.noHandshakes == nil {
 		return nil
@@ -66,7 +68,7 @@ func (w *write) unable(c conditions) (faults []lb.Violation) {
 	return faults
 }
 
-// nodesAt are the nodes that have an address in the resulting state.
+// nodesAt returns the nodes that have an address in the resulting state.
 func (w *write) nodesAt(addr netip.Addr) (out []string) {
 	for _, name := range w.base.nodesAt(addr) {
 		if _, edited := w.edited[ref{lb.KindNode, name}]; !edited {
@@ -81,7 +83,7 @@ func (w *write) nodesAt(addr netip.Addr) (out []string) {
 	return out
 }
 
-// nodesAt are the nodes that have an address.
+// nodesAt returns the nodes that have an address.
 func (s *snapshot) nodesAt(addr netip.Addr) []string {
 	s.v.mu.RLock()
 	defer s.v.mu.RUnlock()

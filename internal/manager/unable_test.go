@@ -13,7 +13,7 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// opening is a service whose hosts make handshakes: its backends are processes of them.
+// opening is a service whose hosts perform handshakes: its backends are processes of them.
 func opening(hosts ...int) *lb.Service {
 	s := web(hosts...)
 	e := &s.Endpoints[0]
@@ -25,8 +25,9 @@ func opening(hosts ...int) *lb.Service {
 	return s
 }
 
-// TestHostsThatMakeNoHandshakes: a backend on a host that said that it cannot make handshakes is refused, by its place and the host's words; one that is there
-// already stays, and so does what the host does otherwise.
+// TestHostsThatMakeNoHandshakes: a new backend on a host that reported that it cannot perform
+// handshakes is refused. The error has the backend's field and the host's reason. An existing
+// backend is kept, and so are the host's other functions.
 func TestHostsThatMakeNoHandshakes(t *testing.T) {
 	const why = "the kernel lacks it (Linux 6.9)"
 	r := newRig(t, store.NewMemory())
@@ -36,7 +37,7 @@ func TestHostsThatMakeNoHandshakes(t *testing.T) {
 	unable.status = func() *apiv1.NodeStatus { return &apiv1.NodeStatus{NoHandshakes: why} }
 	unable.mu.Unlock()
 	r.status("host1", func(st *apiv1.NodeStatus) bool { return len(st.GetRoutes()) > 0 })
-	// Of host3 nothing is known.
+	// The capability of host3 is unknown.
 	r.apply(opening(1, 3))
 	r.status("host2", func(st *apiv1.NodeStatus) bool { return st.GetNoHandshakes() == why })
 	want := "services/web: endpoints[0].backends[1].host: 10.20.2.1: must be a host that can make handshakes, as cookie.form co needs: host2 says: " + why
@@ -49,7 +50,7 @@ func TestHostsThatMakeNoHandshakes(t *testing.T) {
 			t.Errorf("dry %v: %v: got %q, want %q", dry, err, got, want)
 		}
 	}
-	// Who moves to the address of a backend within the same change has said nothing yet.
+	// A node that takes the address of a backend in the same change has not reported yet.
 	moved, fresh := hostNode(2), hostNode(4)
 	moved.Addresses, fresh.Addresses = []netip.Addr{netip.MustParseAddr("10.20.9.1")}, []netip.Addr{netip.MustParseAddr("10.20.2.1")}
 	other := opening(1, 2, 3)
@@ -60,13 +61,13 @@ func TestHostsThatMakeNoHandshakes(t *testing.T) {
 	if _, err := r.admin.Apply(t.Context(), connect.NewRequest(req)); err != nil {
 		t.Errorf("a new node at the address: %v", err)
 	}
-	// Other forms and other affinities need nothing of the host.
+	// Other forms and other affinities need no capability of the host.
 	r.apply(carrying(1, 2, 3))
 	if _, err := r.tryApply(opening(1, 2, 3)); err == nil || !strings.Contains(strings.Join(violations(t, err), "\n"), "host2 says") {
 		t.Errorf("from another form to this one: %v", err)
 	}
 	r.apply(opening(1, 3))
-	// A host that can no more: what is there may be changed, but not made more.
+	// A host that lost the capability: existing backends may be changed, but not added.
 	able.mu.Lock()
 	able.status = func() *apiv1.NodeStatus { return &apiv1.NodeStatus{NoHandshakes: "it has another kernel now"} }
 	able.mu.Unlock()

@@ -7,11 +7,12 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// verdicts are what hosts came to about the members that they check, for muxes. They are in memory only: a host says all
-// of it at the begin of a stream, and until then what it said on its last one stays.
+// verdicts holds the health verdicts that hosts sent about the members that they probe, for muxes.
+// They are in memory only: a host sends all of them at the start of a stream, and until then those
+// of its last stream stay valid.
 type verdicts struct {
-	// telling is held while something is taken in and told: nobody hears an earlier word after a later one. It is taken before
-	// the locks of those who are told.
+	// telling is held while a report is processed and distributed, so that every receiver gets
+	// reports in order. It is taken before the receivers' locks.
 	telling sync.Mutex
 
 	mu     sync.Mutex
@@ -19,23 +20,25 @@ type verdicts struct {
 	words  words
 }
 
-// verdict is all that one host said.
+// verdict is the full report of one host.
 type verdict struct {
 	stream uint64              // session.number
 	said   *apiv1.HealthReport // full, never modified
-	// muted: the host sends nothing though its stream is open, and its verdicts are taken back until it does.
+	// muted: the host sends nothing although its stream is open. Its verdicts are withdrawn until
+	// it does.
 	muted bool
 }
 
 func newVerdicts() *verdicts { return &verdicts{byHost: map[string]verdict{}, words: words{}} }
 
-// heardHealth is what verdicts come to.
+// heardHealth holds the reports that result from a change of verdicts.
 type heardHealth struct {
-	// news are for other members; tell is for muxes; all is all that the host says. None is ever modified.
+	// news is for other members; tell is for muxes; all is the host's full report. None is ever
+	// modified.
 	news, tell, all *apiv1.HealthReport
 }
 
-// report takes in what a host said; nil when it does not count.
+// report stores a host's report. It returns nil if the report is ignored.
 func (v *verdicts) report(s *session, h *apiv1.HealthReport) *heardHealth {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -62,7 +65,8 @@ func (v *verdicts) report(s *session, h *apiv1.HealthReport) *heardHealth {
 	return &heardHealth{news, tell, all}
 }
 
-// mute takes the verdicts of a stream back, or lets them count again, without forgetting them. nil: that changes nothing.
+// mute withdraws the verdicts of a stream, or restores them, without deleting them. It returns nil
+// if nothing changes.
 func (v *verdicts) mute(s *session, on bool) *heardHealth {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -79,8 +83,8 @@ func (v *verdicts) mute(s *session, on bool) *heardHealth {
 	return &heardHealth{old.said, tell, old.said}
 }
 
-// foldLocked takes in what a host says now. It returns that without what says nothing new, and what muxes must hear of it:
-// the last word on each member.
+// foldLocked applies a host's changed verdicts. It returns news, the changes without repetitions,
+// and tell, the resulting newest report on each member, for muxes.
 func (v *verdicts) foldLocked(host string, change *apiv1.HealthReport) (news, tell *apiv1.HealthReport) {
 	of, last := newHealthMerge(&apiv1.HealthReport{}), newHealthMerge(&apiv1.HealthReport{})
 	for _, e := range change.GetEndpoints() {
@@ -100,7 +104,7 @@ func (v *verdicts) foldLocked(host string, change *apiv1.HealthReport) (news, te
 	return of.report(), last.report()
 }
 
-// of are the verdicts of each host.
+// of returns the verdicts of each host.
 func (v *verdicts) of() map[string]*apiv1.HealthReport {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -111,14 +115,14 @@ func (v *verdicts) of() map[string]*apiv1.HealthReport {
 	return out
 }
 
-// said is all that a host said and that counts; nil for nothing.
+// said returns the valid verdicts of a host, or nil if it has none.
 func (v *verdicts) said(host string) *apiv1.HealthReport {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.byHost[host].counts()
 }
 
-// counts is what the host said, empty while it is muted.
+// counts returns the host's report, empty while it is muted.
 func (v verdict) counts() *apiv1.HealthReport {
 	if v.muted {
 		return &apiv1.HealthReport{Full: true}
@@ -126,7 +130,7 @@ func (v verdict) counts() *apiv1.HealthReport {
 	return v.said
 }
 
-// forget takes back what a host said. It returns what members must hear of it and what muxes must.
+// forget deletes a host's verdicts. It returns the changes for members (news) and for muxes (tell).
 func (v *verdicts) forget(s *session) (news, tell *apiv1.HealthReport) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -138,7 +142,7 @@ func (v *verdicts) forget(s *session) (news, tell *apiv1.HealthReport) {
 	return v.foldLocked(s.name, unsaid(old.said))
 }
 
-// all is what a mux must know that knows nothing.
+// all returns the full report for a mux that has none.
 func (v *verdicts) all() *apiv1.HealthReport {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -147,7 +151,7 @@ func (v *verdicts) all() *apiv1.HealthReport {
 		for id := range of {
 			said := v.words.last(key, id)
 			if said.said == saidAlive {
-				said.text = "" // of many members that are well, nobody asks why
+				said.text = "" // no reader needs the reason for a healthy member
 			}
 			out.set(key, id, said)
 		}
@@ -155,7 +159,7 @@ func (v *verdicts) all() *apiv1.HealthReport {
 	return out.report()
 }
 
-// hearHealth takes in verdicts of a host, and tells who has to hear of them: muxes, and other members.
+// hearHealth stores verdicts of a host, and sends the changes to muxes and other members.
 func (m *Manager) hearHealth(s *session, h *apiv1.HealthReport) {
 	m.verdicts.telling.Lock()
 	defer m.verdicts.telling.Unlock()
@@ -168,7 +172,8 @@ func (m *Manager) hearHealth(s *session, h *apiv1.HealthReport) {
 	m.followers.tellHealth(s, r.news)
 }
 
-// muteHealth takes the verdicts of a host back that is silent, or lets them count again, and reports whether that changed anything.
+// muteHealth withdraws the verdicts of a silent host, or restores them, and reports whether that
+// changed anything.
 func (m *Manager) muteHealth(s *session, on bool) bool {
 	m.verdicts.telling.Lock()
 	defer m.verdicts.telling.Unlock()
@@ -182,7 +187,8 @@ func (m *Manager) muteHealth(s *session, on bool) bool {
 	return true
 }
 
-// forgetHealth takes back what a host said on a stream and those before it, and tells whether it was anything.
+// forgetHealth deletes the verdicts that a host sent on a stream and those before it, and reports
+// whether there were any.
 func (m *Manager) forgetHealth(s *session) bool {
 	m.verdicts.telling.Lock()
 	defer m.verdicts.telling.Unlock()
@@ -195,7 +201,7 @@ func (m *Manager) forgetHealth(s *session) bool {
 	return true
 }
 
-// tellHealth lets all muxes hear of verdicts.
+// tellHealth sends verdicts to all muxes.
 func (ss *sessions) tellHealth(h *apiv1.HealthReport) {
 	if len(h.GetEndpoints()) == 0 {
 		return
@@ -209,7 +215,7 @@ func (ss *sessions) tellHealth(h *apiv1.HealthReport) {
 	}
 }
 
-// tellHealth notes verdicts that the node must hear of, merged with those that wait.
+// tellHealth queues verdicts for the node, merged with the pending ones.
 func (s *session) tellHealth(h *apiv1.HealthReport) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -220,14 +226,15 @@ func (s *session) tellHealth(h *apiv1.HealthReport) {
 	s.signal()
 }
 
-// healthFor is what a mux must hear now: with a snapshot everything, else what is new. nil: nothing.
+// healthFor returns the verdicts that a mux must receive now: all of them with a snapshot, else the
+// new ones. It returns nil if there are none.
 func (m *Manager) healthFor(s *session, snapshot bool) *apiv1.HealthReport {
 	if s.role != lb.RoleMux {
 		return nil
 	}
 	h := s.takeHealth()
 	if snapshot {
-		// What a host says from here on waits already, or will. That there is nothing is worth a word too.
+		// Later reports of hosts are pending already, or will be. An empty report is sent, too.
 		return m.verdicts.all()
 	}
 	if len(h.GetEndpoints()) == 0 {

@@ -15,8 +15,9 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// TestLastWordCounts: whatever hosts say, repeat, take back and forget of the same members, muxes that hear every change know what
-// one knows that hears everything at once: of each member the last word of a host that did not take it back.
+// TestLastWordCounts: hosts report, repeat, withdraw and forget verdicts on the same members. Muxes
+// that receive every change end with the same state as one that receives the full report: for each
+// member the last report that its host did not withdraw.
 func TestLastWordCounts(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		v := newVerdicts()
@@ -70,7 +71,7 @@ type spokenWord struct {
 	said string
 }
 
-// speak is the naive model of what counts.
+// speak is the naive model of the valid reports.
 func speak(spoken []spokenWord, w spokenWord, full bool) []spokenWord {
 	if w.said == "" && !full {
 		return spoken
@@ -109,7 +110,7 @@ func muxHears(mux map[uint32]string, h *apiv1.HealthReport) {
 	}
 }
 
-// newTeller is a member with a mux, and a follower that hears it.
+// newTeller returns a member with a mux, and a follower that receives its reports.
 func newTeller(c clock.Clock) (m *Manager, mux *session, f *follower) {
 	m = &Manager{o: Options{Clock: c, Log: slog.New(slog.DiscardHandler)}, verdicts: newVerdicts(), sessions: newSessions(c), outbox: newOutbox(), followers: newFollowers()}
 	mux = newSession(context.Background(), identity{name: "mux1", role: "mux"})
@@ -123,9 +124,8 @@ func (m *Manager) hearAlive(s *session, alive ...uint32) {
 	m.hearHealth(s, &apiv1.HealthReport{Full: true, Endpoints: []*apiv1.EndpointHealth{{Vip: "203.0.113.10", Alive: alive}}})
 }
 
-// TestStreamsThatAreOverAreNotPassedOn: what a host said on an earlier stream comes late, and no other member hears of it.
-// TestVerdictsAreOneBatch: 20,000 verdicts of one report wait for each mux as one message, and so do those of further reports until it
-// reads.
+// TestVerdictsAreOneBatch: 20,000 verdicts of one report wait for each mux as one message, and so
+// do those of further reports until it reads.
 func TestVerdictsAreOneBatch(t *testing.T) {
 	m, muxes := batchOf(t)
 	host := &session{name: "host1", role: lb.RoleHost}
@@ -144,7 +144,7 @@ func TestVerdictsAreOneBatch(t *testing.T) {
 	}
 }
 
-// batchOf is a manager with two muxes that read nothing.
+// batchOf returns a manager with two muxes that read nothing.
 func batchOf(tb testing.TB) (*Manager, []*session) {
 	m := &Manager{sessions: newSessions(clock.System{}), verdicts: newVerdicts(), outbox: newOutbox(), followers: newFollowers()}
 	var muxes []*session
@@ -156,7 +156,7 @@ func batchOf(tb testing.TB) (*Manager, []*session) {
 	return m, muxes
 }
 
-// manyVerdicts are 20,000 on members of 2,000 endpoints.
+// manyVerdicts returns 20,000 verdicts on members of 2,000 endpoints.
 func manyVerdicts(alive bool) *apiv1.HealthReport {
 	h := &apiv1.HealthReport{}
 	for port := range uint32(2000) {
@@ -173,7 +173,8 @@ func manyVerdicts(alive bool) *apiv1.HealthReport {
 	return h
 }
 
-// BenchmarkVerdicts is what 20,000 verdicts of one report cost until they wait for two muxes.
+// BenchmarkVerdicts measures the cost of 20,000 verdicts of one report until they wait for two
+// muxes.
 func BenchmarkVerdicts(b *testing.B) {
 	m, muxes := batchOf(b)
 	host := &session{name: "host1", role: lb.RoleHost}
@@ -187,6 +188,8 @@ func BenchmarkVerdicts(b *testing.B) {
 	}
 }
 
+// TestStreamsThatAreOverAreNotPassedOn: a late report from an earlier stream of a host is not sent
+// to other members.
 func TestStreamsThatAreOverAreNotPassedOn(t *testing.T) {
 	m, _, f := newTeller(clock.System{})
 	m.hearAlive(&session{name: "host1", role: lb.RoleHost, number: 2}, 1)
@@ -198,8 +201,9 @@ func TestStreamsThatAreOverAreNotPassedOn(t *testing.T) {
 	}
 }
 
-// TestWhatALeaderDoesNotKnowIsOver: a host fell silent while its verdicts' member heard no leader. The next relay begins with
-// all that the leader knows, and what it lacks is taken back, but for what it or the host itself says meanwhile.
+// TestWhatALeaderDoesNotKnowIsOver: a host fell silent while the member with its verdicts had no
+// relay to the leader. The next relay begins with the leader's full state. Verdicts that are
+// missing from it are withdrawn, unless the leader or the host itself reports them meanwhile.
 func TestWhatALeaderDoesNotKnowIsOver(t *testing.T) {
 	c := clock.NewFake(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
 	leader, _, f := newTeller(c)
@@ -233,8 +237,8 @@ func TestWhatALeaderDoesNotKnowIsOver(t *testing.T) {
 	}
 }
 
-// TestHostWhoseClockWentBack: it left a follower for another member, and its stream there is older by its clock. The follower,
-// which refused what was said of it, hears it again.
+// TestHostWhoseClockWentBack: a host left a follower for another member, and its stream there is
+// older by its clock. The follower, which refused the relayed reports, accepts the host again.
 func TestHostWhoseClockWentBack(t *testing.T) {
 	m, _, f := newTeller(clock.System{})
 	f.ctx, f.end = context.WithCancelCause(t.Context())
@@ -253,7 +257,8 @@ func TestHostWhoseClockWentBack(t *testing.T) {
 	}
 }
 
-// TestStatusesHoldUpNothing: while there is always a status that waits, the leader hears who is behind, and of refusals.
+// TestStatusesHoldUpNothing: while a status is always waiting, the leader still receives which
+// nodes are behind, and refusals.
 func TestStatusesHoldUpNothing(t *testing.T) {
 	m, mux, _ := newTeller(clock.System{})
 	m.view, m.auditLog = newView(nil), newAuditLog()

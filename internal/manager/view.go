@@ -14,7 +14,7 @@ import (
 // record is an object as it is stored. It is never modified.
 type record struct {
 	obj lb.Object
-	// stored is what was said of it, with revision, generation and owners in their short form.
+	// stored is the stored object, with revision, generation and owners in their short form.
 	stored *apiv1.Object
 	mod    int64
 	// created is the revision of the object's first version.
@@ -23,7 +23,7 @@ type record struct {
 	size int
 }
 
-// revision is the store's at the object's last change; 0 of an object that is not there.
+// revision returns the store's revision at the object's last change, or 0 for a nil record.
 func (r *record) revision() int64 {
 	if r == nil {
 		return 0
@@ -31,7 +31,7 @@ func (r *record) revision() int64 {
 	return r.stored.GetRevision()
 }
 
-// generation is 0 of an object that is not there.
+// generation returns the object's generation, or 0 for a nil record.
 func (r *record) generation() int64 {
 	if r == nil {
 		return 0
@@ -45,7 +45,7 @@ type owner struct {
 	ep  *lb.Endpoint
 }
 
-// hostItem is a binding's item and the host address that decides who gets it.
+// hostItem is a binding's item and the host address that determines the receiving node.
 type hostItem struct {
 	host netip.Addr
 	item *apiv1.PlanItem
@@ -54,88 +54,94 @@ type hostItem struct {
 	vip    place.Key
 }
 
-// view is the store's content in memory, with the plan items made of it. It follows the store's watch, ahead of which it has what
-// the leader stores; only foldLocked changes it. Values in its maps are never modified, so that readers may keep them.
+// view is the store's content in memory, with the plan items made of it. It follows the store's
+// watch, and also receives the leader's stored writes ahead of the watch. Only foldLocked changes
+// it. Values in its maps are never modified, so that readers may keep them.
 type view struct {
 	secrets *secrets
-	// events and audit are the journals; they have locks of their own.
+	// events and audit are the journals; they have their own locks.
 	events *eventJournal
 	audit  *journal
 
 	mu sync.RWMutex
-	// rev is the newest revision folded; planRev the newest that changed an object, a state or a key; hostRev the newest by which
-	// bindings or repair items of hosts changed, bindingRev the newest by which bindings did, as far as this member saw them change
-	// one by one.
+	// rev is the newest revision folded. planRev is the newest that changed an object, a state or a
+	// key. hostRev is the newest that changed bindings or repair items of hosts, and bindingRev the
+	// newest that changed bindings, as far as this member saw the changes one by one.
 	rev, planRev, hostRev, bindingRev int64
 	records                           map[ref]*record
-	// holdings are what the records of each tenant take.
+	// holdings holds the resource usage of each tenant's records.
 	holdings map[string]holding
 	state    plan.State
-	// muxes are the Nodes of state whose role is mux, by name: a look at the muxes skips the hosts.
+	// muxes holds the Nodes of state with role mux, by name, so that a scan of the muxes skips the
+	// hosts.
 	muxes map[string]*lb.Node
-	// wanted are the objects, indexed for validation.
+	// wanted holds the objects, indexed for validation.
 	wanted   *lb.State
 	stateMod map[lb.EndpointKey]int64
 	keyMods  map[keySetID]int64
-	// tunnelMods are the revisions of the keys of changes of tunnelSources, by Network.
+	// tunnelMods holds the revisions of the keys of changes of tunnelSources, by Network.
 	tunnelMods map[string]int64
 	serialMod  int64
 	leader     leaderKey
 	// epochMod and schemaMod are revisions of their keys; 0 while they are absent.
 	epochMod, schemaMod int64
-	// schema is the store's, 0 while it has none; newest is that of this program.
+	// schema is the store's, 0 while it has none. newest is that of this program.
 	schema, newest int64
-	// restored is the epoch that the state was restored with; 0 when it never was.
+	// restored is the epoch with which the state was restored, or 0 if it never was.
 	restored int64
-	// mods are the revisions of all keys, to find what went while the watch was broken.
+	// mods holds the revisions of all keys, to find keys that were deleted while the watch was
+	// broken.
 	mods    map[string]int64
 	tokens  map[string]*apiv1.StoredToken
 	revoked map[string]*apiv1.StoredRevocation
-	// caChange is the last replacement of the CA; nil when there was none. caMod is the revision of its key.
+	// caChange is the last replacement of the CA, or nil if there was none. caMod is the revision
+	// of its key.
 	caChange *caChange
 	caMod    int64
-	// managers are the members that are up.
+	// managers holds the members that are up.
 	managers map[string]*apiv1.StoredManager
 	owners   map[lb.EndpointKey]owner
-	// networks are the state's, ordered.
+	// networks holds the Networks of state, sorted.
 	networks    lb.Networks
 	items       items
 	snat        snatView
 	vips        vips
 	subscribers map[subscriber]bool
-	// accesses are the access tokens by id.
+	// accesses holds the access tokens by id.
 	accesses map[string]*apiv1.StoredAccess
 	audience audience
 	// advanced is closed and replaced at every fold.
 	advanced chan struct{}
 }
 
-// subscriber is told of every fold while the view is locked; it must not block nor call the view.
+// subscriber is notified of every fold while the view is locked. note must neither block nor call
+// the view.
 type subscriber interface{ note(c change) }
 
-// change is what a fold did.
+// change describes the effects of a fold.
 type change struct {
 	objects []ref
-	// items whose content may have changed, for every mux, and by name for some muxes.
+	// items holds the keys of items that may have changed, for every mux. muxItems holds those for
+	// some muxes, by name.
 	items    []string
 	muxItems map[string][]string
-	// bindings that may have changed, by the host address they have or had.
+	// bindings holds bindings that may have changed, by the host address that they have or had.
 	bindings map[netip.Addr]*bindings
-	// endpoints whose state, owner or surroundings changed.
+	// endpoints holds endpoints whose state, owner or surroundings changed.
 	endpoints []lb.EndpointKey
-	// revoked are the ids of access tokens that are gone.
+	// revoked holds the ids of deleted access tokens.
 	revoked []string
 	// managersRevoked: certificates of managers were revoked, or admitted again.
 	managersRevoked bool
-	// surroundings: networks or managers changed, every node's own items must be computed afresh.
+	// surroundings: networks or managers changed, so every node's own items must be recomputed.
 	surroundings bool
 	// ca: the replacement of the CA began or took a step.
 	ca bool
-	// keys: some of cookies or connection ids changed.
+	// keys: keys of cookies or connection ids changed.
 	keys bool
 	// tunnels: a change of tunnelSources began, took a step or ended.
 	tunnels bool
-	// snatLeases: there are new leases; snatConf: who may have some changed.
+	// snatLeases: there are new leases. snatConf: the set of possible lease holders changed.
 	snatLeases, snatConf bool
 	// epoch: a new leadership term began.
 	epoch bool

@@ -13,9 +13,10 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// load brings the view to a snapshot of the whole store, which was asked for when the view was at a revision. A later one than the
-// last folds as what changed in between. One that the view has overtaken meanwhile, by what was stored, says nothing new; one of before
-// it was asked for is of a store that was restored.
+// load brings the view to a snapshot of the whole store. asked is the view's revision when the
+// snapshot was requested. A snapshot newer than the view is folded as the set of changes in
+// between. A snapshot that the view has overtaken meanwhile, because of foldStored, is ignored. A
+// snapshot older than asked is of a restored store, and is folded.
 func (v *view) load(snap store.Snapshot, asked int64) error {
 	batch := store.Batch{Revision: snap.Revision}
 	present := make(map[string]bool, len(snap.KVs))
@@ -38,7 +39,7 @@ func (v *view) load(snap store.Snapshot, asked int64) error {
 	return v.foldLocked(batch)
 }
 
-// fold takes in a revision that the watch brings, unless the view has it.
+// fold applies a revision from the watch, unless the view has it.
 func (v *view) fold(b store.Batch) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -48,9 +49,10 @@ func (v *view) fold(b store.Batch) error {
 	return v.foldLocked(b)
 }
 
-// foldStored takes in what this member or the leader has just stored, before the watch brings it: unless something was stored
-// before that the view does not have. Deletes alone are left to the watch: when all their keys were gone, nothing was stored, and the
-// revision is another write's.
+// foldStored applies a write that this member or the leader has just stored, before the watch
+// delivers it. It does nothing if the view lacks an earlier revision. Transactions with only
+// deletes are left to the watch: if all their keys were absent, nothing was stored, and the
+// revision belongs to another write.
 func (v *view) foldStored(ops []store.Op, revision int64) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -66,7 +68,7 @@ func (v *view) foldStored(ops []store.Op, revision int64) error {
 	return v.foldLocked(b)
 }
 
-// foldLocked takes in one revision, or what changed since the last one.
+// foldLocked applies one revision, or all changes since the last one.
 func (v *view) foldLocked(b store.Batch) error {
 	var c change
 	touched := touched{endpoints: map[lb.EndpointKey]bool{}, services: map[string]bool{}, vips: map[place.Key]bool{}, keys: map[keySetID]bool{}}
@@ -77,7 +79,8 @@ func (v *view) foldLocked(b store.Batch) error {
 		if v.mods[ev.KV.Key] = ev.KV.ModRevision; ev.Deleted {
 			delete(v.mods, ev.KV.Key)
 		}
-		// That a key went while the watch was broken says nothing of when; the serial key does.
+		// For a key deleted while the watch was broken the revision is unknown. The serial key has
+		// it.
 		if planned(ev.KV.Key) && ev.KV.ModRevision > 0 {
 			v.planRev = max(v.planRev, ev.KV.ModRevision)
 		}
@@ -97,8 +100,9 @@ func (v *view) foldLocked(b store.Batch) error {
 	return nil
 }
 
-// spreadLocked touches what depends on objects that changed without belonging to them: services that name a policy, and
-// endpoints whose tunnel is their VIP's Network's; all where there are switches now and were none, or the other way.
+// spreadLocked marks services and endpoints that depend on changed objects without belonging to
+// them: services that name a policy, and endpoints that use the tunnel of their VIP's Network. It
+// marks all endpoints if the first switch was added or the last one removed.
 func (v *view) spreadLocked(changed []ref, touched touched) {
 	moved := false
 	for _, r := range changed {
@@ -120,7 +124,7 @@ func (v *view) spreadLocked(changed []ref, touched touched) {
 	}
 }
 
-// editsLocked are what the view has of objects that changed.
+// editsLocked returns the view's versions of objects that changed.
 func (v *view) editsLocked(changed []ref) []lb.Edit {
 	edits := make([]lb.Edit, len(changed))
 	for i, r := range changed {
@@ -132,14 +136,15 @@ func (v *view) editsLocked(changed []ref) []lb.Edit {
 	return edits
 }
 
-// planned tells whether a key's change is a new revision for nodes and watchers. The serial key is in every write that
-// deletes such a key: members that load the state later come to the same revision.
+// planned reports whether a change of the key is a new revision for nodes and watchers. The serial
+// key is part of every write that deletes such a key, so members that load the state later reach
+// the same revision.
 func planned(key string) bool {
 	return key == keySerial || key == keyCAChange || strings.HasPrefix(key, dirObjects) || strings.HasPrefix(key, dirStates) || strings.HasPrefix(key, dirRingKeys) ||
 		strings.HasPrefix(key, dirPlacement) || strings.HasPrefix(key, dirTunnels) || isKeySet(key)
 }
 
-// touched is what a fold may have changed of what items are made of.
+// touched collects the inputs of items that a fold may have changed.
 type touched struct {
 	endpoints map[lb.EndpointKey]bool
 	services  map[string]bool

@@ -18,13 +18,15 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// Directories of the store with a StoredKeySet for each scope: "VNI/VIP", and the name of a service.
+// Directories of the store with a StoredKeySet for each scope: "VNI/VIP", and the name of a
+// service.
 const (
 	dirCookieKeys = root + "keys/cookie/"
 	dirCIDKeys    = root + "keys/cid/"
 )
 
-// keySetID names keys: those of the cookies of a VIP, or those of the connection ids of a service.
+// keySetID identifies keys: those of the cookies of a VIP, or those of the connection ids of a
+// service.
 type keySetID struct {
 	vip     place.Key // zero with service
 	service string
@@ -39,10 +41,10 @@ func (id keySetID) purpose() plan.KeyPurpose {
 	return plan.KeysOfCookies
 }
 
-// shuffles tells whether new keys shuffle member ids (plan.SetKey.Shuffled): cookies' do.
+// shuffles reports whether new keys shuffle member ids (plan.SetKey.Shuffled). Those of cookies do.
 func (id keySetID) shuffles() bool { return id.purpose() == plan.KeysOfCookies }
 
-// scope is what people call it.
+// scope returns the name of the scope in the API.
 func (id keySetID) scope() string {
 	if id.service != "" {
 		return id.service
@@ -50,7 +52,7 @@ func (id keySetID) scope() string {
 	return id.vip.VIP.String()
 }
 
-// key is the store's.
+// key returns the key in the store.
 func (id keySetID) key() string {
 	if id.service != "" {
 		return dirCIDKeys + id.service
@@ -58,7 +60,7 @@ func (id keySetID) key() string {
 	return fmt.Sprintf("%s%d/%s", dirCookieKeys, id.vip.VNI, id.vip.VIP)
 }
 
-// parseKeySetKey reads what key writes.
+// parseKeySetKey parses the result of key.
 func parseKeySetKey(key string) (keySetID, error) {
 	if service, ok := strings.CutPrefix(key, dirCIDKeys); ok {
 		return cidsOf(service), nil
@@ -72,7 +74,7 @@ func parseKeySetKey(key string) (keySetID, error) {
 	return cookiesOf(place.Key{VNI: uint32(vni), VIP: vip}), err
 }
 
-// isKeySet tells whether a key of the store is of a KeySet.
+// isKeySet reports whether a key of the store holds a key set.
 func isKeySet(key string) bool {
 	return strings.HasPrefix(key, dirCookieKeys) || strings.HasPrefix(key, dirCIDKeys)
 }
@@ -102,7 +104,7 @@ func (v *view) foldKeySetLocked(ev store.Event, c *change, touched touched) erro
 	return nil
 }
 
-// keySetLocked is what is stored of keys, and the key's revision: 0 when nothing is.
+// keySetLocked returns the stored key set and the revision of its key, or 0 if there is none.
 func (v *view) keySetLocked(id keySetID) (set plan.KeySet, mod int64) {
 	if id.service != "" {
 		return v.state.CIDs[id.service], v.keyMods[id]
@@ -110,13 +112,14 @@ func (v *view) keySetLocked(id keySetID) (set plan.KeySet, mod int64) {
 	return v.state.Cookies[id.vip], v.keyMods[id]
 }
 
-// keyItems are the plan items of keys, and who stamps.
+// keyItems holds the plan items of keys, and the host addresses that stamp.
 type keyItems struct {
-	// muxes are those of cookies and of connection ids as muxes have them.
+	// muxes holds the items of cookies and connection ids for muxes.
 	muxes map[string]muxItem
-	// hosts are those of cookies as hosts have them.
+	// hosts holds the items of cookies for hosts.
 	hosts map[string]*apiv1.PlanItem
-	// stamps counts the bindings of a host address that stamp, by VIP; stampers are the addresses, by VIP.
+	// stamps counts the bindings of a host address that stamp, by VIP. stampers holds the
+	// addresses, by VIP.
 	stamps   map[netip.Addr]map[place.Key]int
 	stampers map[place.Key]map[netip.Addr]bool
 }
@@ -128,7 +131,7 @@ func newKeyItems() keyItems {
 	}
 }
 
-// stamp counts a binding that came (1) or went (-1).
+// stamp counts a binding that was added (1) or removed (-1).
 func (k *keyItems) stamp(hi hostItem, by int) {
 	if !hi.stamps {
 		return
@@ -153,7 +156,7 @@ func (k *keyItems) stamp(hi hostItem, by int) {
 	}
 }
 
-// stampersOf are those of the host addresses that stamp for a VIP.
+// stampersOf returns those of the host addresses that stamp for a VIP.
 func (k *keyItems) stampersOf(vip place.Key, of map[netip.Addr]bool) map[netip.Addr]bool {
 	out := map[netip.Addr]bool{}
 	for host := range of {
@@ -164,7 +167,7 @@ func (k *keyItems) stampersOf(vip place.Key, of map[netip.Addr]bool) map[netip.A
 	return out
 }
 
-// addTo puts the items that a host of the addresses has into a plan.
+// addTo adds the items of a host with the addresses to a plan.
 func (k *keyItems) addTo(out map[string]*apiv1.PlanItem, addresses []netip.Addr) {
 	for _, a := range addresses {
 		for vip := range k.stamps[a] {
@@ -176,7 +179,7 @@ func (k *keyItems) addTo(out map[string]*apiv1.PlanItem, addresses []netip.Addr)
 	}
 }
 
-// ofHost is the item of a key as a host of the addresses has it; nil when it has none.
+// ofHost returns the item of a key for a host with the addresses, or nil if it has none.
 func (k *keyItems) ofHost(key string, addresses []netip.Addr) *apiv1.PlanItem {
 	item := k.hosts[key]
 	if item == nil {
@@ -189,8 +192,8 @@ func (k *keyItems) ofHost(key string, addresses []netip.Addr) *apiv1.PlanItem {
 	return nil
 }
 
-// rekeyLocked brings the items of a VIP's keys up to date, and notes those that came, went or changed. to are the muxes that have the VIP
-// or had it.
+// rekeyLocked updates the items of a VIP's keys, and records those that were added, removed or
+// changed. to are the muxes that have the VIP or had it.
 func (v *view) rekeyLocked(vip place.Key, to reach, c *change) {
 	cookies, cids := plan.CookiesItem(vip.VNI, vip.VIP), plan.CIDsItem(vip.VNI, vip.VIP)
 	var muxes, hosts, ids *apiv1.PlanItem
@@ -227,7 +230,7 @@ func (v *view) rekeyLocked(vip place.Key, to reach, c *change) {
 	}
 }
 
-// keyedVIPsLocked are the VIPs whose items may depend on keys that changed.
+// keyedVIPsLocked returns the VIPs whose items may depend on keys that changed.
 func (v *view) keyedVIPsLocked(ids map[keySetID]bool) (out []place.Key) {
 	for id := range ids {
 		if id.service == "" {
@@ -240,7 +243,7 @@ func (v *view) keyedVIPsLocked(ids map[keySetID]bool) (out []place.Key) {
 	return out
 }
 
-// hostsOf are the host addresses of bindings.
+// hostsOf returns the host addresses of bindings.
 func hostsOf(bindings map[string]hostItem) map[netip.Addr]bool {
 	out := map[netip.Addr]bool{}
 	for hi := range maps.Values(bindings) {
@@ -249,8 +252,8 @@ func hostsOf(bindings map[string]hostItem) map[netip.Addr]bool {
 	return out
 }
 
-// noteStampersLocked notes the keys for hosts that began or ceased to stamp for a VIP; had are those that did of the hosts that were
-// asked about.
+// noteStampersLocked records a change of the keys for hosts that started or stopped stamping for a
+// VIP. had holds those of hosts that stamped before.
 func (v *view) noteStampersLocked(vip place.Key, hosts, had map[netip.Addr]bool, c *change) {
 	key := plan.CookiesItem(vip.VNI, vip.VIP)
 	for host := range hosts {
@@ -260,8 +263,8 @@ func (v *view) noteStampersLocked(vip place.Key, hosts, had map[netip.Addr]bool,
 	}
 }
 
-// stampingNodesLocked returns the names of the hosts that may stamp for a VIP, ordered: those that do, and those of endpoints that fade, whose hosts stamp until
-// they apply bindings without cookies.
+// stampingNodesLocked returns the sorted names of the hosts that may stamp for a VIP: those that
+// do, and those of fading endpoints, whose hosts stamp until they apply bindings without cookies.
 func (v *view) stampingNodesLocked(vip place.Key) []string {
 	hosts := maps.Clone(v.items.keys.stampers[vip])
 	if svc := v.vips.claims[vip]; svc != nil {

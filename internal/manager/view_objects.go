@@ -16,7 +16,7 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// createdAt is the revision that created an object; 0 if there is none.
+// createdAt returns the revision that created an object, or 0 if there is none.
 func (v *view) createdAt(r ref) int64 {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
@@ -80,8 +80,8 @@ func (v *view) foldObjectLocked(ev store.Event, c *change, touched touched) erro
 	return nil
 }
 
-// forgetLocked takes an object out. Within one revision an endpoint may have moved to another service already: only
-// what still belongs to this object goes.
+// forgetLocked removes an object. It removes only endpoints that still belong to the object,
+// because an endpoint may have moved to another service within the same revision.
 func (v *view) forgetLocked(o lb.Object, touched touched) {
 	switch o := o.(type) {
 	case *lb.Service:
@@ -144,7 +144,8 @@ func (v *view) foldStateLocked(ev store.Event, touched touched) error {
 	return nil
 }
 
-// state notes an endpoint whose state changed, and the cookie keys of its VIP if it begins or ends to fade.
+// state marks an endpoint whose state changed, and the cookie keys of its VIP if it starts or stops
+// fading.
 func (t touched) state(old, next plan.EndpointState) {
 	t.endpoints[next.Key] = true
 	if old.Fading.IsZero() != next.Fading.IsZero() {
@@ -169,7 +170,7 @@ func (v *view) foldRingKeyLocked(ev store.Event, c *change) error {
 	v.state.RingKeys = append(keys, k)
 	slices.SortFunc(v.state.RingKeys, func(a, b plan.Key) int { return cmp.Compare(a.ID, b.ID) })
 	if k.ID != clusterRingKey {
-		return nil // no node gets it
+		return nil // not sent to nodes
 	}
 	v.items.ringKeys[plan.KeyItem(k.ID)] = convert.KeyItem(k)
 	c.items = append(c.items, plan.KeyItem(k.ID))

@@ -17,23 +17,23 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// placeBuckets is how many keys the places of VIPs are spread over, by hash: with 100,000 VIPs one key has 400, about
-// 20 KB, and a change of one VIP writes one.
+// placeBuckets is the number of keys over which the places of VIPs are spread, by hash. With
+// 100,000 VIPs one key has 400, about 20 KB, and a change of one VIP writes one key.
 const placeBuckets = 256
 
 // dirPlacement has StoredPlacement by bucket.
 const dirPlacement = root + "placement/"
 
-// bucketKey is the store's key of a bucket.
+// bucketKey returns the store's key of a bucket.
 func bucketKey(bucket int) string { return fmt.Sprintf("%s%02x", dirPlacement, bucket) }
 
-// placeBucket is what is stored of the places of some VIPs. It is never modified.
+// placeBucket holds the stored places of some VIPs. It is never modified.
 type placeBucket struct {
 	mod    int64
 	places map[place.Key]plan.Place
 }
 
-// vips are the VIPs of a view: who has them, and where they are by bucket.
+// vips are the VIPs of a view: the service of each, and the places by bucket.
 type vips struct {
 	claims  map[place.Key]*lb.Service
 	buckets [placeBuckets]placeBucket
@@ -47,7 +47,8 @@ func (v *vips) claim(svc *lb.Service) {
 	}
 }
 
-// disclaim takes away what still is the service's: within one revision a VIP may have moved to another one.
+// disclaim removes the service's claims. A VIP that moved to another service within the same
+// revision is kept.
 func (v *vips) disclaim(svc *lb.Service, touched touched) {
 	for _, vip := range svc.VIPs {
 		key := plan.VIPKey(vip)
@@ -91,19 +92,20 @@ func (v *view) foldPlacementLocked(ev store.Event, touched touched) error {
 	return nil
 }
 
-// reach are muxes by name, or every one.
+// reach is a set of muxes, by name, or all of them.
 type reach struct {
 	every bool
 	names []string
 }
 
-// whereLocked are the muxes that serve a VIP.
+// whereLocked returns the muxes that serve a VIP.
 func (v *view) whereLocked(vip place.Key) reach {
 	names, placed := v.items.where[vip]
 	return reach{every: !placed, names: names}
 }
 
-// relocateLocked brings up to date which muxes serve a VIP. It returns those that do or did, and whether they differ.
+// relocateLocked updates the muxes that serve a VIP. It returns those that do or did, and whether
+// the sets differ.
 func (v *view) relocateLocked(vip place.Key) (either reach, moved bool) {
 	old := v.whereLocked(vip)
 	delete(v.items.where, vip)
@@ -127,7 +129,7 @@ func (v *view) relocateLocked(vip place.Key) (either reach, moved bool) {
 	return reach{names: slices.Concat(old.names, now.names)}, !slices.Equal(old.names, now.names)
 }
 
-// noteMoveLocked notes what muxes get or lose with a VIP.
+// noteMoveLocked records the items that muxes gain or lose with a VIP.
 func (v *view) noteMoveLocked(vip place.Key, either reach, c *change) {
 	svc := v.vips.claims[vip]
 	if svc == nil {
@@ -143,7 +145,7 @@ func (v *view) noteMoveLocked(vip place.Key, either reach, c *change) {
 	})
 }
 
-// tellMuxes notes that an item may have changed for muxes.
+// tellMuxes records that an item may have changed for muxes.
 func (c *change) tellMuxes(to reach, key string) {
 	if to.every {
 		c.items = append(c.items, key)
@@ -157,7 +159,7 @@ func (c *change) tellMuxes(to reach, key string) {
 	}
 }
 
-// vipsLocked are the VIPs of a service; none when there is no such service.
+// vipsLocked returns the VIPs of a service, or none if there is no such service.
 func (v *view) vipsLocked(service string) []netip.Addr {
 	if svc := v.state.Services[service]; svc != nil {
 		return svc.VIPs
@@ -165,18 +167,18 @@ func (v *view) vipsLocked(service string) []netip.Addr {
 	return nil
 }
 
-// servesLocked tells whether a mux serves a VIP.
+// servesLocked reports whether a mux serves a VIP.
 func (v *view) servesLocked(mux string, vip place.Key) bool {
 	muxes, placed := v.items.where[vip]
 	return !placed || slices.Contains(muxes, mux)
 }
 
-// servesAnyLocked tells whether a mux serves any VIP of a service.
+// servesAnyLocked reports whether a mux serves any VIP of a service.
 func (v *view) servesAnyLocked(mux, service string) bool {
 	return slices.ContainsFunc(v.vipsLocked(service), func(vip netip.Addr) bool { return v.servesLocked(mux, plan.VIPKey(vip)) })
 }
 
-// place is what is stored of a VIP's place.
+// place returns the stored place of a VIP.
 func (v *view) place(vip place.Key) (p plan.Place, decided bool) {
 	v.mu.RLock()
 	defer v.mu.RUnlock()

@@ -17,8 +17,9 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// Leases are stored as a log of packed batches, one for each transaction, and a packed page for each VIP, of a time when the log was
-// shortened. Pages are listed before the log: what is read afresh is a page and then what came after it.
+// Leases are stored as a log of packed batches, one for each transaction, and a packed page for
+// each VIP, written when the log was truncated. Pages are listed before the log, so a fresh load
+// reads a page and then the later batches.
 const (
 	dirSNAT      = root + "snat/"
 	dirSNATPages = dirSNAT + "base/"
@@ -28,7 +29,7 @@ const (
 func snatPageKey(v snat.VIP) string { return fmt.Sprintf("%s%d/%s", dirSNATPages, v.VNI, v.Addr) }
 func snatLogKey(n uint64) string    { return fmt.Sprintf("%s%016x", dirSNATLog, n) }
 
-// parseSNATPageKey is the VIP of a page's key.
+// parseSNATPageKey returns the VIP of a page's key.
 func parseSNATPageKey(key string) (snat.VIP, error) {
 	vni, addr, ok := strings.Cut(strings.TrimPrefix(key, dirSNATPages), "/")
 	n, err := strconv.ParseUint(vni, 10, 32)
@@ -39,16 +40,18 @@ func parseSNATPageKey(key string) (snat.VIP, error) {
 	return snat.VIP{VNI: uint32(n), Addr: a}, err
 }
 
-// maxRecentSNAT is how many batches are kept for muxes that are a little behind; others get a snapshot.
+// maxRecentSNAT is the number of batches kept for muxes that are slightly behind. Others receive a
+// snapshot.
 const maxRecentSNAT = 1024
 
-// snatView is what the view knows of SNAT.
+// snatView is the SNAT state of the view.
 type snatView struct {
 	book *snat.Book
-	// rev is the revision of the last batch; recent are the last ones, without a gap, the oldest first.
+	// rev is the revision of the last batch. recent holds the last batches without a gap, the
+	// oldest first.
 	rev    int64
 	recent []snatBatch
-	// vips are those with SNAT, of which objects say so; services lists those of each service.
+	// vips holds the VIPs for which objects configure SNAT. services lists those of each service.
 	vips     map[snat.VIP]*snatVIP
 	services map[string][]snat.VIP
 	// conf counts the changes of vips, and of the muxes that serve them.
@@ -60,23 +63,24 @@ type snatBatch struct {
 	raw []byte
 }
 
-// snatVIP is what objects say of a VIP with SNAT. It is never modified.
+// snatVIP is the configuration of a VIP with SNAT, from objects. It is never modified.
 type snatVIP struct {
 	service, tenant string
-	// since is the revision that created the service. Where muxes lack room, older ones come first.
+	// since is the revision that created the service. If a mux's tables are full, older services
+	// take precedence.
 	since  int64
 	dips   map[netip.Addr]snatDIP
 	closed *snat.Bitmap
 }
 
-// snatDIP is where a DIP is.
+// snatDIP is the location of a DIP.
 type snatDIP struct{ host, outer netip.Addr }
 
 func newSNATView() snatView {
 	return snatView{book: snat.NewBook(), vips: map[snat.VIP]*snatVIP{}, services: map[string][]snat.VIP{}}
 }
 
-// foldSNATLocked takes in a batch or a page.
+// foldSNATLocked applies a batch or a page.
 func (v *view) foldSNATLocked(ev store.Event, c *change) error {
 	s := &v.snat
 	if strings.HasPrefix(ev.KV.Key, dirSNATPages) {
@@ -127,7 +131,7 @@ func (v *view) foldSNATLocked(ev store.Event, c *change) error {
 	return nil
 }
 
-// reconfigureSNATLocked takes in which services changed.
+// reconfigureSNATLocked updates the SNAT configuration from objects that changed.
 func (v *view) reconfigureSNATLocked(changed []ref, c *change) {
 	s := &v.snat
 	for _, r := range changed {
@@ -164,7 +168,7 @@ func (v *view) reconfigureSNATLocked(changed []ref, c *change) {
 	}
 }
 
-// snatOf is what a service says of each of its VIPs.
+// snatOf returns the SNAT configuration of each VIP of a service.
 func snatOf(svc *lb.Service) *snatVIP {
 	out := &snatVIP{service: svc.Name, tenant: svc.Tenant, dips: map[netip.Addr]snatDIP{}}
 	var ports [][2]uint16
@@ -179,7 +183,8 @@ func snatOf(svc *lb.Service) *snatVIP {
 	return out
 }
 
-// snatConfigs are the VIPs with SNAT as a desk takes them, with the count of changes.
+// snatConfigs returns the VIPs with SNAT as configuration for the allocator, with the count of
+// changes.
 func (v *view) snatConfigs() (map[snat.VIP]*snat.Config, int64) {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
@@ -195,7 +200,8 @@ func (v *view) snatConfigs() (map[snat.VIP]*snat.Config, int64) {
 	return out, v.snat.conf
 }
 
-// snatLimit turns ports into ranges. Less than one is none: 0 would be no limit.
+// snatLimit converts ports to ranges, rounding down. It returns at least one for a limit, because 0
+// means no limit.
 func snatLimit(ports uint32) int {
 	if ports == 0 {
 		return 0
@@ -203,7 +209,7 @@ func snatLimit(ports uint32) int {
 	return max(1, int(ports)/snat.RangePorts)
 }
 
-// snatHosts are the nodes that a holder is at, by name.
+// snatHosts returns the names of the nodes at which a holder is.
 func (v *view) snatHosts(h snat.Holder) []string {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
@@ -215,7 +221,7 @@ func (v *view) snatHosts(h snat.Holder) []string {
 	return nil
 }
 
-// snatAt tells whether a holder is at a node.
+// snatAt reports whether a holder is at a node.
 func (v *view) snatAt(h snat.Holder, node string) bool {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
@@ -223,8 +229,8 @@ func (v *view) snatAt(h snat.Holder, node string) bool {
 	return s != nil && n != nil && s.dips[h.DIP].host.IsValid() && slices.Contains(n.Addresses, s.dips[h.DIP].host)
 }
 
-// snatMuxVIPsLocked are the VIPs with SNAT that a mux serves, as it gets them: the oldest services first, the same order at every
-// manager and in every term.
+// snatMuxVIPsLocked returns the VIPs with SNAT that a mux serves, in the format of an update. The
+// oldest services are first, in the same order at every manager and in every term.
 func (v *view) snatMuxVIPsLocked(mux string) []*apiv1.SnatVIP {
 	names := make([]snat.VIP, 0, len(v.snat.vips))
 	for name := range v.snat.vips {
@@ -247,7 +253,8 @@ func (v *view) snatMuxVIPsLocked(mux string) []*apiv1.SnatVIP {
 	return out
 }
 
-// snatMovedLocked has muxes get their VIPs with SNAT anew when another set of muxes serves one.
+// snatMovedLocked makes muxes receive their VIPs with SNAT again if the set of muxes that serves
+// the VIP changed.
 func (v *view) snatMovedLocked(vip place.Key, c *change) {
 	if v.snat.vips[snat.VIP{VNI: vip.VNI, Addr: vip.VIP}] != nil && !c.snatConf {
 		v.snat.conf++
@@ -255,7 +262,7 @@ func (v *view) snatMovedLocked(vip place.Key, c *change) {
 	}
 }
 
-// muxNames are the names of all Nodes of role mux.
+// muxNames returns the names of all Nodes of role mux.
 func (v *view) muxNames() map[string]bool {
 	v.mu.RLock()
 	defer v.mu.RUnlock()

@@ -22,11 +22,11 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// nodeNames are those whose plans the model follows; "ghost" never has an object.
+// nodeNames are the nodes whose plans the model follows; "ghost" never has an object.
 var nodeNames = []string{"mux1", "mux2", "host1", "host2", "ghost"}
 
-// TestStreamsEqualPlans applies random writes to a view. At random moments each node's session sends; what the node
-// has then, folded from its updates, must equal what plan.ForNode computes from scratch.
+// TestStreamsEqualPlans applies random writes to a view. At random moments each node's session
+// sends. The node's state, folded from its updates, must equal the result of plan.ForNode.
 func TestStreamsEqualPlans(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := newWorld(rt)
@@ -53,7 +53,7 @@ func TestStreamsEqualPlans(t *testing.T) {
 		if !maps.Equal(holdings, w.view.holdings) {
 			rt.Fatalf("tenants hold %v, the records %v", w.view.holdings, holdings)
 		}
-		// A Network that goes is a fault of all that stays.
+		// Removing a Network is a fault of all remaining objects.
 		edit := lb.Edit{Kind: lb.KindNetwork, Name: "main"}
 		left := slices.DeleteFunc(slices.Clone(all), func(o lb.Object) bool { return o.Kind() == lb.KindNetwork && o.ObjectName() == "main" })
 		if got, want := w.view.wanted.Check(edit), lb.ValidateState(left); !reflect.DeepEqual(got, want) {
@@ -62,7 +62,7 @@ func TestStreamsEqualPlans(t *testing.T) {
 	})
 }
 
-// world is a view with sessions, and what each node has got.
+// world is a view with sessions, and the items that each node has received.
 type world struct {
 	view     *view
 	now      time.Time
@@ -119,7 +119,7 @@ func (w *world) step(rt *rapid.T) {
 		batch.Events = append(batch.Events, store.Event{KV: store.KV{Key: op.Key, Value: op.Value, ModRevision: w.rev}, Deleted: op.Delete})
 	}
 	puts := slices.ContainsFunc(ops, func(op store.Op) bool { return !op.Delete })
-	if puts && rapid.Bool().Draw(rt, "own") { // the watch brings it once more
+	if puts && rapid.Bool().Draw(rt, "own") { // the watch delivers it once more
 		if err := w.view.foldStored(ops, w.rev); err != nil {
 			rt.Fatal(err)
 		}
@@ -136,7 +136,7 @@ func (w *world) step(rt *rapid.T) {
 	}
 }
 
-// testSecrets have a key for the store, and no CA.
+// testSecrets returns secrets with a key for the store, and no CA.
 func testSecrets(t interface{ Fatal(...any) }) *secrets {
 	s, err := newSecrets(nil, make([]byte, storeKeyBytes))
 	if err != nil {
@@ -145,7 +145,7 @@ func testSecrets(t interface{ Fatal(...any) }) *secrets {
 	return s
 }
 
-// randomKeys takes random steps of keys that a write leaves alone.
+// randomKeys takes random steps of keys that a write does not touch.
 func (w *world) randomKeys(rt *rapid.T, written []store.Op) (ops []store.Op) {
 	var ids []keySetID
 	w.view.eachKeySetLocked(func(id keySetID, _ plan.KeySet, _ int64) { ids = append(ids, id) })
@@ -168,7 +168,7 @@ func (w *world) randomKeys(rt *rapid.T, written []store.Op) (ops []store.Op) {
 	return ops
 }
 
-// objects are a few random objects with distinct names.
+// objects returns a few random objects with distinct names.
 func objects(rt *rapid.T) []lb.Object {
 	network := &lb.Network{
 		Name: "main", VIPs: []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}, Underlay: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")},
@@ -301,7 +301,7 @@ func randomService(rt *rapid.T, name string) *lb.Service {
 	return s
 }
 
-// holdSome holds changes back as if hosts had not obeyed them.
+// holdSome holds changes back as if hosts had not applied them.
 func (w *world) holdSome(rt *rapid.T, s *session) (held []fold) {
 	blocked := make([]bool, len(s.folds))
 	for i := range blocked {
@@ -311,7 +311,7 @@ func (w *world) holdSome(rt *rapid.T, s *session) (held []fold) {
 	return held
 }
 
-// send delivers what the session has for the node, without what is held.
+// send delivers the session's updates to the node, except for held changes.
 func (w *world) send(rt *rapid.T, name string, some bool) {
 	var held []fold
 	var hold func() []fold

@@ -13,10 +13,11 @@ import (
 	"github.com/shuntlb/shunt/internal/notify"
 )
 
-// observer is one Watch call: the objects it must still hear of.
+// observer is one Watch call, with the changes that were not sent yet.
 type observer struct {
 	wants func(ref) bool
-	// by is who calls: what a tenant does not see is told as deleted, and costs no more than that. The door leaves out what it was never told of.
+	// by is the caller. An object that a tenant may not see is reported as deleted, and costs no
+	// more than that. scope.changes filters out objects that were never sent.
 	by    identity
 	mu    sync.Mutex
 	dirty map[ref]bool
@@ -37,7 +38,8 @@ func (o *observer) note(c change) {
 	}
 }
 
-// response is the newest of what changed. A slow reader misses states in between, never the last one.
+// response returns the newest versions of changed objects. A slow reader misses intermediate
+// versions, but never the last one.
 func (o *observer) response(v *view) *apiv1.WatchResponse {
 	revision, dirty := o.take(v)
 	out := &apiv1.WatchResponse{Revision: revision, Synced: true}
@@ -51,7 +53,8 @@ func (o *observer) response(v *view) *apiv1.WatchResponse {
 	return out
 }
 
-// take takes what changed and its newest records; those of what is gone are nil.
+// take returns the changed objects with their newest records, nil for deleted ones, and clears the
+// set.
 func (o *observer) take(v *view) (revision int64, changed map[ref]*record) {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
@@ -65,7 +68,8 @@ func (o *observer) take(v *view) (revision int64, changed map[ref]*record) {
 	return v.planRev, changed
 }
 
-// Watch implements the API. An empty kind watches all kinds. The first response is the present state.
+// Watch implements the API. An empty kind watches all kinds. The first response is the current
+// state.
 func (a api) Watch(ctx context.Context, req *connect.Request[apiv1.WatchRequest], stream *connect.ServerStream[apiv1.WatchResponse]) error {
 	kind, name := lb.Kind(req.Msg.GetKind()), req.Msg.GetName()
 	if kind != "" {
@@ -98,7 +102,7 @@ func (a api) Watch(ctx context.Context, req *connect.Request[apiv1.WatchRequest]
 	}
 }
 
-// subscribeAll subscribes and notes every present object.
+// subscribeAll subscribes the observer and marks every existing object as changed.
 func (v *view) subscribeAll(o *observer) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

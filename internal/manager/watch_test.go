@@ -10,7 +10,7 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// asked is a gated store that tells of barriers.
+// asked is a gated store that signals each completed read index (Barrier).
 type asked struct {
 	*gated
 	barriers chan struct{}
@@ -22,8 +22,8 @@ func (a asked) Barrier(ctx context.Context) (int64, error) {
 	return revision, err
 }
 
-// TestWatchBeginsWithWhatWasSeen: a member that is behind does not answer a Watch with less than what was acknowledged
-// elsewhere before it.
+// TestWatchBeginsWithWhatWasSeen: a member that is behind does not answer a Watch with an older
+// state than one acknowledged elsewhere before it.
 func TestWatchBeginsWithWhatWasSeen(t *testing.T) {
 	var stores []asked
 	ms := newMembers(t, 2, func(_ int, s store.Store) store.Store {
@@ -63,7 +63,8 @@ func TestWatchBeginsWithWhatWasSeen(t *testing.T) {
 	}
 }
 
-// TestFollowedEventsBegin: a stream of events tells that it is up although nothing has happened.
+// TestFollowedEventsBegin: a stream of events confirms that it is open although nothing has
+// happened.
 func TestFollowedEventsBegin(t *testing.T) {
 	r := newRig(t, store.NewMemory())
 	stream, err := r.admin.Events(t.Context(), connect.NewRequest(&apiv1.EventsRequest{Kind: "Service", Name: "none", Follow: true}))

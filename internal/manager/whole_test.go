@@ -9,7 +9,8 @@ import (
 	"testing/iotest"
 )
 
-// TestRefusalsAreForwardedWhole: half of a refusal, whose manager died, is an answer that did not come.
+// TestRefusalsAreForwardedWhole: a truncated refusal, whose manager died, counts as a missing
+// answer.
 func TestRefusalsAreForwardedWhole(t *testing.T) {
 	const said = `{"code":"not_found","message":"services/web: not found"}`
 	res := &http.Response{StatusCode: http.StatusNotFound, Body: io.NopCloser(strings.NewReader(said))}

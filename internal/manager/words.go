@@ -2,19 +2,20 @@ package manager
 
 import "slices"
 
-// words are what hosts say of each member, the last word at the end. A member has one host; two say something of it only
-// while it moves from one to the other, and then what the one takes back does not take back what the other says.
+// words holds the hosts' reports on each member, the newest at the end. A member has one host. Two
+// hosts report on it only while it moves from one to the other, and then a withdrawal by one does
+// not affect the other's report.
 type words map[healthKey]map[uint32][]word
 
-// word is what one host says of a member.
+// word is one host's report on a member.
 type word struct {
 	host string
 	said int
-	// text tells why; empty: nothing does.
+	// text is the reason; empty if there is none.
 	text string
 }
 
-// say puts a host's word behind the others'; one that repeats itself keeps its place.
+// say stores a host's report as the newest. A repeated report keeps its position.
 func (w words) say(host string, key healthKey, id uint32, said int, text string) {
 	of := w[key]
 	if of == nil {
@@ -32,7 +33,7 @@ func (w words) say(host string, key healthKey, id uint32, said int, text string)
 	}
 }
 
-// takeBack drops what a host says of a member, and tells whether it said anything.
+// takeBack deletes a host's report on a member, and reports whether there was one.
 func (w words) takeBack(host string, key healthKey, id uint32) bool {
 	of := w[key]
 	all := of[id]
@@ -50,7 +51,7 @@ func (w words) takeBack(host string, key healthKey, id uint32) bool {
 	return true
 }
 
-// last is the last word on a member.
+// last returns the newest report on a member.
 func (w words) last(key healthKey, id uint32) word {
 	if all := w[key][id]; len(all) > 0 {
 		return all[len(all)-1]

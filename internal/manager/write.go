@@ -20,15 +20,15 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// maxAttempts bounds how often a write is computed again after a conflict. With one leader conflicts are rare: only
-// joins and tokens do not queue.
+// maxAttempts is the maximum number of times that a write is computed because of conflicts. With
+// one leader conflicts are rare, because only joins and tokens do not queue.
 const maxAttempts = 16
 
-// largeWrite is the number of objects from which on a request is first computed without term.writing: one that is refused, or changes nothing,
-// delays the writes of nobody.
+// largeWrite is the number of objects from which a request is first computed without term.writing,
+// so that a request that is refused, or changes nothing, does not delay other writes.
 const largeWrite = 32
 
-// invalid is a request with faults.
+// invalid is the error of a request with violations.
 type invalid struct{ faults []lb.Violation }
 
 func (e invalid) Error() string {
@@ -38,12 +38,12 @@ func (e invalid) Error() string {
 	return fmt.Sprintf("%s (and %d more)", e.faults[0], len(e.faults)-1)
 }
 
-// notFound is a delete of what is not there.
+// notFound is the error of a request for an object that does not exist.
 type notFound struct{ r ref }
 
 func (e notFound) Error() string { return fmt.Sprintf("%s: not found", lb.Ref(e.r.kind, e.r.name)) }
 
-// stale is a change of an object that somebody else changed since it was read.
+// stale is the error of a change of an object that was changed since the caller read it.
 type stale struct {
 	r             ref
 	read, present int64
@@ -53,30 +53,31 @@ func (e stale) Error() string {
 	return fmt.Sprintf("%s: revision: %d: must be %d, the present one: it was changed since it was read", lb.Ref(e.r.kind, e.r.name), e.read, e.present)
 }
 
-// write is one attempt at a write: what it is computed from and what it would do.
+// write is one attempt at a write: its input and its effects.
 type write struct {
 	base *snapshot
-	// edited are the objects that differ from the base; nil are gone.
+	// edited holds the objects that differ from the base; nil for deleted ones.
 	edited map[ref]lb.Object
-	// merged are those that others had a say in, by lb.Ref.
+	// merged holds the objects that have fields of other sources, by lb.Ref.
 	merged map[string]merged
-	// held is by how much what is stored of each tenant's objects changes.
+	// held is the change of each tenant's resource usage.
 	held    map[string]holding
 	changes []*apiv1.Change
 	txn     store.Txn
 	keys    map[lb.EndpointKey]bool // endpoints whose owner or members may change
-	// ended are the access tokens that go with their tenant, as the audit log says it.
+	// ended holds the access tokens that are deleted with their tenant, as text for the audit log.
 	ended []string
-	// steps are those of endpoints that stay.
+	// steps holds the changes of endpoints that are kept.
 	steps []step
-	// by is who asked for the write; nobody for the manager itself.
+	// by is the caller of the write, zero for the manager itself.
 	by identity
-	// ringKey, when not 0, is the ring key that all endpoints of the write go to.
+	// ringKey, if not 0, is the ring key to which all endpoints of the write move.
 	ringKey uint32
 }
 
-// snapshot is what a write is computed from: the view, read piece by piece, so that a write costs what it changes. A
-// write that is stored while it is read changes the serial key: what was computed then is not committed.
+// snapshot is the input of a write: the view, read piece by piece, so that the cost of a write
+// depends on the size of its change. A write that is stored in between changes the serial key, so a
+// result computed from a mix is not committed.
 type snapshot struct {
 	v                       *view
 	rev, planRev, serialMod int64
@@ -93,14 +94,15 @@ func (v *view) snapshot() *snapshot {
 	return s
 }
 
-// record is nil for an object that is not there.
+// record returns the record of an object, or nil if there is none.
 func (s *snapshot) record(r ref) *record {
 	s.v.mu.RLock()
 	defer s.v.mu.RUnlock()
 	return s.v.records[r]
 }
 
-// endpoint is what is stored of an endpoint, and the key's revision; known is false when nothing is.
+// endpoint returns the stored state of an endpoint and the revision of its key. known is false if
+// there is none.
 func (s *snapshot) endpoint(key lb.EndpointKey) (st plan.EndpointState, mod int64, known bool) {
 	s.v.mu.RLock()
 	defer s.v.mu.RUnlock()
@@ -108,14 +110,14 @@ func (s *snapshot) endpoint(key lb.EndpointKey) (st plan.EndpointState, mod int6
 	return st, s.v.stateMod[key], known
 }
 
-// owner is zero for an endpoint that belongs to nobody.
+// owner returns the owner of an endpoint, or zero if it has none.
 func (s *snapshot) owner(key lb.EndpointKey) owner {
 	s.v.mu.RLock()
 	defer s.v.mu.RUnlock()
 	return s.v.owners[key]
 }
 
-// tokensOf are the ids of a node's join tokens, ordered.
+// tokensOf returns the ids of a node's join tokens, sorted.
 func (s *snapshot) tokensOf(node string) []string {
 	s.v.mu.RLock()
 	defer s.v.mu.RUnlock()
@@ -129,7 +131,7 @@ func (s *snapshot) tokensOf(node string) []string {
 	return out
 }
 
-// faults are those that the state would have after the edits.
+// faults returns the violations of the state with the edits applied.
 func (s *snapshot) faults(edited map[ref]lb.Object) []lb.Violation {
 	list := edits(edited)
 	s.v.mu.RLock()
@@ -140,7 +142,7 @@ func (s *snapshot) faults(edited map[ref]lb.Object) []lb.Violation {
 	return s.v.wanted.Check(list...)
 }
 
-// apply makes the objects of the request what its source says, all of them or none.
+// apply sets the objects of the request to the values from its source, all of them or none.
 func (m *Manager) apply(ctx context.Context, req *apiv1.ApplyRequest) (int64, []*apiv1.Change, error) {
 	res, err := m.applyAll(ctx, req)
 	return res.GetRevision(), res.GetChanges(), err
@@ -155,7 +157,7 @@ func (m *Manager) applyAll(ctx context.Context, req *apiv1.ApplyRequest) (*apiv1
 	var warnings []string // of the last attempt
 	size := len(req.GetObjects())
 	if req.GetPrune() {
-		size = max(size, largeWrite) // it goes through all objects of the source
+		size = max(size, largeWrite) // prune goes through all objects of the source
 	}
 	rev, changes, err := m.write(ctx, req.GetDryRun(), size, func(t *term, w *write) error {
 		if err := w.apply(opinions); err != nil {
@@ -178,7 +180,8 @@ func (m *Manager) applyAll(ctx context.Context, req *apiv1.ApplyRequest) (*apiv1
 	return &apiv1.ApplyResponse{Revision: rev, Changes: changes, Warnings: warnings}, nil
 }
 
-// remove deletes the objects; Nodes of role host with backends that are not drained only with force.
+// remove deletes the objects. Without force it returns an error for Nodes of role host with
+// backends that are not drained.
 func (m *Manager) remove(ctx context.Context, refs []ref, dryRun, force bool) (int64, []*apiv1.Change, error) {
 	return m.write(ctx, dryRun, len(refs), func(t *term, w *write) error {
 		for _, r := range refs {
@@ -193,8 +196,9 @@ func (m *Manager) remove(ctx context.Context, refs []ref, dryRun, force bool) (i
 	})
 }
 
-// write computes and commits a change. What it returns is in the view already. An answer that needs no commit, a refusal too, is
-// of a time when this member led: it may have stood still since it was asked. size is how many objects the request names.
+// write computes and commits a change. The view has the result when write returns. A result without
+// a commit, including an error, is valid for a time at which this member led, because it may have
+// been suspended since the request. size is the number of objects in the request.
 func (m *Manager) write(ctx context.Context, dryRun bool, size int, edit func(*term, *write) error) (int64, []*apiv1.Change, error) {
 	t, err := m.lead(ctx)
 	if err != nil {
@@ -205,7 +209,8 @@ func (m *Manager) write(ctx context.Context, dryRun bool, size int, edit func(*t
 		return t.unstored(t.try(r))
 	}
 	if size >= largeWrite {
-		// Only once, because serve computes it again. A request that is refused or changes nothing does not wait for its turn.
+		// Only once, because serve computes it again. A request that is refused or changes nothing
+		// does not wait for its turn.
 		if w, whole, err := t.tryOnce(r); whole && (err != nil || len(w.txn.Ops) == 0) {
 			return t.unstored(r, w, err)
 		}
@@ -223,7 +228,8 @@ func newWrite(base *snapshot) *write {
 	return &write{base: base, edited: map[ref]lb.Object{}, merged: map[string]merged{}, held: map[string]holding{}, keys: map[lb.EndpointKey]bool{}}
 }
 
-// delete takes an object out. A node also loses its certificates and its tokens, a tenant its access tokens.
+// delete deletes an object. With a node its certificates are revoked and its tokens deleted, with a
+// tenant its access tokens.
 func (w *write) delete(r ref, revoked time.Time) error {
 	old := w.base.record(r)
 	if err := w.by.mayDelete(old, r); err != nil {
@@ -261,7 +267,7 @@ func (w *write) touch(o lb.Object) {
 	}
 }
 
-// finish validates the resulting state and computes what its endpoints must remember.
+// finish validates the resulting state and computes the next states of its endpoints.
 func (w *write) finish(c conditions) error {
 	if len(w.txn.Ops) == 0 {
 		return nil
@@ -269,7 +275,8 @@ func (w *write) finish(c conditions) error {
 	if faults := w.base.faults(w.edited); len(faults) > 0 {
 		return invalid{w.asSaid(faults)}
 	}
-	// A group of writes is of several callers: what each may name was checked when it was computed.
+	// A group contains writes of several callers. The references of each were checked when it was
+	// computed.
 	var managers map[netip.Addr]string
 	if c.managers != nil {
 		managers = c.managers()
@@ -307,7 +314,7 @@ func (w *write) finish(c conditions) error {
 	return nil
 }
 
-// owners finds who owns the touched endpoints in the resulting state.
+// owners returns the owners of the touched endpoints in the resulting state.
 func (w *write) owners() map[lb.EndpointKey]owner {
 	out := make(map[lb.EndpointKey]owner, len(w.keys))
 	for key := range w.keys {
@@ -361,8 +368,9 @@ func (w *write) advance(key lb.EndpointKey, own owner, c conditions) error {
 	return nil
 }
 
-// asSiblings gives a new quic endpoint the member ids that it has under another VIP of the family: a server that makes connection ids cannot
-// tell by which VIP a connection came. From then on both change alike.
+// asSiblings gives a new quic endpoint the member ids that it has under another VIP of the family,
+// because a server that creates connection ids cannot determine the VIP of a connection. From then
+// on both change alike.
 func (w *write) asSiblings(st *plan.EndpointState, own owner) {
 	if own.ep.QUIC == nil || !own.ep.Cookies() {
 		return
@@ -379,7 +387,7 @@ func (w *write) asSiblings(st *plan.EndpointState, own owner) {
 	}
 }
 
-// fenced is the transaction with the serial key, which makes any two writes conflict.
+// fenced returns the transaction with the serial key, which makes any two writes conflict.
 func (w *write) fenced() store.Txn {
 	t := w.txn
 	t.Compares = append(t.Compares, store.Compare{Key: keySerial, ModRevision: w.base.serialMod})
@@ -387,7 +395,7 @@ func (w *write) fenced() store.Txn {
 	return t
 }
 
-// stamp tells the revision in what is returned.
+// stamp sets the revision in the returned changes.
 func (w *write) stamp(revision int64) {
 	for _, ch := range w.changes {
 		if ch.Action == apiv1.Change_ACTION_CREATED || ch.Action == apiv1.Change_ACTION_UPDATED {

@@ -13,7 +13,8 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// BenchmarkApply changes one service of many: a store in memory, no nodes. cpu-ms/op is the whole process's.
+// BenchmarkApply changes one service of many: a store in memory, no nodes. cpu-ms/op is that of the
+// whole process.
 func BenchmarkApply(b *testing.B) {
 	for _, count := range []int{1, 1000, 5000, 20000} {
 		b.Run(fmt.Sprint(count), func(b *testing.B) {

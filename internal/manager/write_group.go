@@ -13,14 +13,15 @@ import (
 	"github.com/shuntlb/shunt/internal/pki"
 )
 
-// A transaction of the store takes as long as the disks of a majority of its members. Writes that come meanwhile are stored by one
-// transaction, as if one had come after the other, at one revision: those that touch different objects and endpoints, and are
-// valid together.
+// A transaction of the store takes as long as the disks of a majority of its members. Writes that
+// arrive meanwhile are stored by one transaction, at one revision, as if they were executed one
+// after the other. This applies to writes that touch different objects and endpoints, and are valid
+// together.
 
-// maxGroupOps bounds what a transaction of several writes does.
+// maxGroupOps bounds the operations of a transaction of several writes.
 const maxGroupOps = 512
 
-// request is a write that waits for its turn. What it came to is guarded by term.writing.
+// request is a write that waits for its turn. term.writing guards its result.
 type request struct {
 	ctx  context.Context
 	edit func(*term, *write) error
@@ -37,7 +38,7 @@ func (r *request) answer(revision int64, changes []*apiv1.Change, err error) {
 	r.done, r.revision, r.changes, r.err = true, revision, changes, err
 }
 
-// requests are those that wait, in the order in which they came.
+// requests holds the waiting requests, in order of arrival.
 type requests struct {
 	mu      sync.Mutex
 	waiting []*request
@@ -64,9 +65,9 @@ type part struct {
 	entry *apiv1.AuditEntry
 }
 
-// serve answers all requests. term.writing is held.
+// serve answers all requests. The caller holds term.writing.
 func (t *term) serve(rs []*request) {
-	alone := 0 // so many are served one by one: they are not valid together
+	alone := 0 // number of requests to serve one by one, because they are not valid together
 	for conflicts := 0; ; {
 		base := t.m.view.snapshot()
 		group, all := newWrite(base), []part{}
@@ -108,7 +109,7 @@ func (t *term) serve(rs []*request) {
 	}
 }
 
-// compute is what a request would do to the state.
+// compute returns the write that a request would make.
 func (t *term) compute(r *request, base *snapshot) (*write, error) {
 	w := newWrite(base)
 	w.by = r.by
@@ -133,8 +134,9 @@ func (t *term) compute(r *request, base *snapshot) (*write, error) {
 	return w, nil
 }
 
-// try computes a request that is not stored. It does not lock writing: a large one must not delay the writes of others. It is computed again if a
-// write was stored meanwhile, up to maxAttempts times; the last answer may mix two revisions then.
+// try computes a request that is not stored. It does not lock writing, because a large request must
+// not delay other writes. If a write was stored meanwhile it computes the request again, up to
+// maxAttempts times. The last result may then mix two revisions.
 func (t *term) try(r *request) (*request, *write, error) {
 	for attempt := 1; ; attempt++ {
 		if w, whole, err := t.tryOnce(r); whole || attempt == maxAttempts {
@@ -143,10 +145,12 @@ func (t *term) try(r *request) (*request, *write, error) {
 	}
 }
 
-// tryOnce computes a request once. whole is true if no write was stored meanwhile or the caller has gone: a repetition would return the same.
+// tryOnce computes a request once. whole is true if no write was stored meanwhile or the caller has
+// gone: a repetition would return the same.
 func (t *term) tryOnce(r *request) (w *write, whole bool, err error) {
 	base := t.m.view.snapshot()
-	// A term of its own: writing guards issued, and a revocation that is not stored may have any time.
+	// Use a separate term, because writing guards issued, and a revocation that is not stored may
+	// have any time.
 	w, err = (&term{m: t.m}).compute(r, base)
 	if err == nil && r.ctx.Err() == nil {
 		err = w.finish(t.m.conditions())
@@ -157,7 +161,7 @@ func (t *term) tryOnce(r *request) (w *write, whole bool, err error) {
 	return w, t.m.view.snapshot().serialMod == base.serialMod, err
 }
 
-// unstored is the answer to a request of which nothing is stored.
+// unstored returns the answer to a request that stores nothing.
 func (t *term) unstored(r *request, w *write, err error) (int64, []*apiv1.Change, error) {
 	if lost := t.hold(r.ctx); lost != nil {
 		return 0, nil, lost
@@ -171,7 +175,8 @@ func (t *term) unstored(r *request, w *write, err error) (int64, []*apiv1.Change
 	return w.base.planRev, w.changes, nil
 }
 
-// store commits a group and answers its requests; false: something else was stored meanwhile, and nothing was done.
+// store commits a group and answers its requests. It returns false if another write was stored
+// meanwhile, and nothing was done.
 func (t *term) store(group *write, all []part) bool {
 	refuse := func(err error) bool {
 		for _, p := range all {
@@ -215,7 +220,7 @@ func (t *term) store(group *write, all []part) bool {
 	return true
 }
 
-// whileWanted is a context that ends with the term, or when nobody waits for an answer any more.
+// whileWanted returns a context that ends with the term, or when all callers have gone.
 func (t *term) whileWanted(all []part) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(t.ctx)
 	var left atomic.Int32
@@ -236,7 +241,7 @@ func (t *term) whileWanted(all []part) (context.Context, context.CancelFunc) {
 	}
 }
 
-// goesWith tells whether another write, of the same base, does not touch what this one does.
+// goesWith reports whether another write on the same base touches nothing that this one touches.
 func (w *write) goesWith(o *write) bool {
 	if len(w.txn.Ops)+len(o.txn.Ops) > maxGroupOps {
 		return false
@@ -266,11 +271,11 @@ func (w *write) goesWith(o *write) bool {
 			return false
 		}
 	}
-	// A tenant's end takes more with it than it names.
+	// Deleting a tenant deletes more than the write names.
 	return !w.ends(lb.KindTenant) && !o.ends(lb.KindTenant)
 }
 
-// ends tells whether an object of the kind is deleted.
+// ends reports whether an object of the kind is deleted.
 func (w *write) ends(kind lb.Kind) bool {
 	for r, o := range w.edited {
 		if r.kind == kind && o == nil {

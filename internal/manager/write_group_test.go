@@ -15,7 +15,8 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// allAtOnce sends writes while another one is under way, so that all of them wait, and returns their answers in order.
+// allAtOnce sends writes while another one is in progress, so that all of them wait, and returns
+// their answers in order.
 func allAtOnce(t *testing.T, k *kept, reqs []*apiv1.ApplyRequest) (revisions []int64, changes [][]*apiv1.Change, errs []error) {
 	t.Helper()
 	term, err := k.m.lead(t.Context())
@@ -47,8 +48,9 @@ func applying(objects ...lb.Object) *apiv1.ApplyRequest {
 	return req
 }
 
-// TestWritesThatWaitAreStoredTogether: those that touch different things have one revision, and answers of their own; of
-// those that touch the same one comes after the other; a fault is told to those alone who made it.
+// TestWritesThatWaitAreStoredTogether: writes that touch different objects have one revision and
+// separate answers. Writes that touch the same object are stored one after the other. A fault is
+// returned only to the caller that made it.
 func TestWritesThatWaitAreStoredTogether(t *testing.T) {
 	k := newKept(t)
 	k.apply(crowd(8, 1, 1)...)
@@ -79,14 +81,15 @@ func TestWritesThatWaitAreStoredTogether(t *testing.T) {
 	}
 	expect(0, changes[8], errs[8], revisions[8], apiv1.Change_ACTION_UPDATED)
 
-	// What changes nothing is no part of it.
+	// A write that changes nothing is not part of the group.
 	revisions, changes, errs = allAtOnce(t, k, []*apiv1.ApplyRequest{reqs[1], applying(weighted(2, 3))})
 	if errs[0] != nil || changes[0][0].GetAction() != apiv1.Change_ACTION_UNCHANGED || revisions[0] >= revisions[1] {
 		t.Errorf("the same again: %v at revision %d, %v", changes[0], revisions[0], errs[0])
 	}
 	expect(2, changes[1], errs[1], revisions[1], apiv1.Change_ACTION_UPDATED)
 
-	// Two that claim the same VIP are not valid together; the later one is told why, and the others are stored.
+	// Two writes that claim the same VIP are not valid together. The later one gets the error, and
+	// the others are stored.
 	one, two := weighted(3, 4), weighted(4, 4)
 	one.VIPs, two.VIPs = []netip.Addr{netip.MustParseAddr("203.0.200.1")}, []netip.Addr{netip.MustParseAddr("203.0.200.1")}
 	revisions, changes, errs = allAtOnce(t, k, []*apiv1.ApplyRequest{applying(weighted(5, 4)), applying(one), applying(two), applying(weighted(6, 4))})
@@ -98,7 +101,8 @@ func TestWritesThatWaitAreStoredTogether(t *testing.T) {
 	}
 }
 
-// TestDryRunsHoldNothingUp: a dry run is answered while writes are locked, and ends with its caller. So is a large write that stores nothing.
+// TestDryRunsHoldNothingUp: a dry run is answered while writes are locked, and ends with its
+// caller. So is a large write that stores nothing.
 func TestDryRunsHoldNothingUp(t *testing.T) {
 	k := newKept(t)
 	k.apply(crowd(2, 1, 1)...)
@@ -118,7 +122,7 @@ func TestDryRunsHoldNothingUp(t *testing.T) {
 	if _, _, err := k.m.apply(gone, req); err == nil {
 		t.Error("a dry run of a caller that has gone is answered")
 	}
-	// So are large writes that are refused, or change nothing.
+	// Large writes that are refused, or change nothing, are answered, too.
 	same := crowd(largeWrite, 1, 1)
 	for _, o := range same {
 		lb.SetDefaults(o)

@@ -14,14 +14,15 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// newKey is a random one.
+// newKey returns a random key.
 func newKey() (key [16]byte) {
 	rand.Read(key[:])
 	return key
 }
 
-// rekey makes the first keys of VIPs and services that need some from now on, and takes away those of VIPs and services that go. Keys
-// that are not needed any more stay with their service, on no node, so that what carries them is not read by others under their name.
+// rekey adds the first keys of VIPs and services that need some from now on, and deletes those of
+// removed VIPs and services. Keys that are no longer needed stay stored with their service, and no
+// node has them, so that packets that carry them are not read with other keys of the same epoch.
 func (w *write) rekey(now time.Time) error {
 	wanted := w.keyOwners()
 	for _, id := range slices.SortedFunc(maps.Keys(wanted), compareKeySets) {
@@ -51,10 +52,11 @@ func (w *write) rekey(now time.Time) error {
 	return nil
 }
 
-// keyOwner is who has a VIP, or is the service, before the write and after it; nil is nobody.
+// keyOwner is the service that has the VIP, or that is identified by the key, before the write and
+// after it. nil means none.
 type keyOwner struct{ was, is *lb.Service }
 
-// keyOwners are those of all keys that the write may touch.
+// keyOwners returns the owners of all keys that the write may touch.
 func (w *write) keyOwners() map[keySetID]keyOwner {
 	w.base.v.mu.RLock()
 	defer w.base.v.mu.RUnlock()
@@ -76,7 +78,7 @@ func (w *write) keyOwners() map[keySetID]keyOwner {
 				id := cookiesOf(plan.VIPKey(vip))
 				own := keyOwner{was: w.base.v.vips.claims[id.vip], is: out[id].is}
 				if svc == is {
-					own.is = is // whoever had it before may be edited, too
+					own.is = is // the previous owner may be edited, too
 				}
 				out[id] = own
 			}
@@ -101,7 +103,7 @@ func (w *write) putKeySet(id keySetID, mod int64, set *plan.KeySet) error {
 	return nil
 }
 
-// keySet is what is stored of keys, and the key's revision: 0 when nothing is.
+// keySet returns the stored key set and the revision of its key, or 0 if there is none.
 func (s *snapshot) keySet(id keySetID) (plan.KeySet, int64) {
 	s.v.mu.RLock()
 	defer s.v.mu.RUnlock()

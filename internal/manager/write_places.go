@@ -9,8 +9,9 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// place stores, for VIPs that are placed from now on, a place in which nobody new is: a new VIP is served by no mux until
-// it is decided which, others go on with all they have. It takes away the places of those that are not placed any more.
+// place stores initial places for VIPs that become placed. No mux serves a new VIP until its muxes
+// are decided. VIPs that existed before stay on all muxes until then. place deletes the places of
+// VIPs that are no longer placed.
 func (w *write) place() error {
 	touched := map[int]map[place.Key]plan.Place{}
 	for key, change := range w.replacements() {
@@ -35,13 +36,15 @@ func (w *write) place() error {
 	return nil
 }
 
-// replacements are the places that begin, and nil for those that end.
+// replacements returns the places to add, and nil for those to delete.
 func (w *write) replacements() map[place.Key]*plan.Place {
 	v := w.base.v
 	v.mu.RLock()
 	defer v.mu.RUnlock()
 	policies := maps.Clone(v.state.Policies)
-	services := map[string]*lb.Service{} // that may want something else, as they will be; nil are gone
+	// services holds the services whose placement may change, in their resulting version; nil for
+	// deleted ones.
+	services := map[string]*lb.Service{}
 	for r, o := range w.edited {
 		if r.kind != lb.KindPolicy {
 			continue
@@ -90,7 +93,7 @@ func (w *write) replacements() map[place.Key]*plan.Place {
 	return out
 }
 
-// muxesLocked are the names of the muxes there will be, ordered.
+// muxesLocked returns the sorted names of the muxes in the resulting state.
 func (w *write) muxesLocked() []string {
 	var out []string
 	for name := range w.base.v.muxes {

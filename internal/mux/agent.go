@@ -1,8 +1,11 @@
-// Package mux is the mux's agent: it turns a plan into tables, health into alive bits, and both into routes.
+// Package mux implements the mux agent: it turns a plan into tables, health into alive bits, and
+// both into routes.
 //
-// Order of publication: a VIP is withdrawn before the tables forget it, which they do after Options.Linger, and announced
-// after they know it and all its members were asked; a flip of health reaches the tables before the routers. An agent that
-// restarts disturbs nothing: tables and routes outlive it, and the last known health is taken over until probes say otherwise.
+// Order of publication: the agent withdraws a VIP before it removes the VIP from the tables, which
+// happens after Options.Linger. It announces a VIP after the tables have it and all its members
+// were probed. A health transition reaches the tables before the routers. A restart of the agent
+// disturbs nothing: tables and routes outlive it, and the last known health stays in force until
+// probes report otherwise.
 package mux
 
 import (
@@ -30,57 +33,70 @@ import (
 	"github.com/shuntlb/shunt/internal/probe"
 )
 
-// Prober probes the wanted targets; *probe.Engine is the real one.
+// Prober probes the wanted targets; *probe.Engine implements it.
 type Prober interface {
-	// Set replaces the targets. Results come through the callback the prober was made with.
+	// Set replaces the targets. Results are delivered to the callback that the prober was created
+	// with.
 	Set([]probe.Target) error
-	// Change adds targets to those and removes others.
+	// Change adds the targets in start and removes those in stop.
 	Change(start, stop []probe.Target) error
-	// Resume adds targets of which it is known how they are, before the Set that has them: they need not be asked all at once.
+	// Resume adds targets whose health is known, before the Set that contains them. Their first
+	// probes may be spread over time.
 	Resume(known []probe.Target) error
-	// Stats is what was done so far.
+	// Stats returns the counters since the start.
 	Stats() probe.Stats
 }
 
-// Hops follows the way to destinations; *netdev.NextHops is the real one.
+// Hops resolves the next hops of destinations; *netdev.NextHops implements it.
 type Hops interface {
-	// Want replaces the destinations, which are in order and never changed in place. Answers come through Agent.HopsChanged.
+	// Want replaces the destinations, which are sorted and never changed in place. Results are
+	// delivered to Agent.HopsChanged.
 	Want([]netip.Addr)
 }
 
-// Options are what an Agent works with. All but Watch, Addresses and Log are required.
+// Options configures an Agent. A field whose comment gives a meaning of nil or zero is optional, as
+// are Addresses and Log.
 type Options struct {
 	Tables  dataplane.MuxTables
 	Ring    RingBuilder
 	Prober  Prober
 	Hops    Hops
 	Speaker bgp.Speaker
-	// Ensure makes sure that a speaker is there to take a state; started tells that it is new and knows nothing.
+	// Ensure makes sure that a speaker is running. started reports that the speaker is new and has
+	// no state.
 	Ensure func(context.Context) (started bool, err error)
-	// Build is the version and commit of this program; a speaker of another one is replaced when that loses no route. Zero: never.
+	// Build is the version and commit of this program. The agent replaces a speaker of another
+	// build when no route is lost by that. Zero: it never replaces one.
 	Build bgp.Process
-	// Replace ends the speaker and starts another one, which has no state yet. With keep routers that support graceful restart keep its routes.
+	// Replace ends the speaker and starts another one without state. With keep, routers that
+	// support graceful restart keep the routes of the old one.
 	Replace func(ctx context.Context, keep bool) error
 	Clock   clock.Clock
-	// RunDir keeps local decisions until the next boot.
+	// RunDir is the directory of local decisions that last until the next boot.
 	RunDir string
-	// Locks are those that keep a second agent out, which Control keeps.
+	// Locks are the lock files that exclude a second agent. Control restores them when they are
+	// removed.
 	Locks []*lock.File
-	// DrainWait is how long routers get to move the traffic away.
+	// DrainWait is the time that routers have to move traffic away.
 	DrainWait time.Duration
-	// Linger is how long the tables keep a VIP that left the plan after its routes were withdrawn; 0: they forget it at once.
+	// Linger is how long the tables keep a VIP that left the plan after its routes were withdrawn.
+	// 0: the tables drop it immediately.
 	Linger time.Duration
-	// Grace is how long failing verdicts are held when the mux suspects itself; 0: health.DefaultGrace, below: not at all.
+	// Grace is how long failing verdicts are held while the mux considers itself isolated. 0:
+	// health.DefaultGrace; negative: they are not held.
 	Grace time.Duration
-	// Watch puts the program that watches in place, for captures; nil: it cannot.
+	// Watch attaches the capture program; nil: captures are not supported.
 	Watch func(dataplane.WatchFilter) (Watcher, error)
-	// Addresses of the interface, used as next hops for a family the Node object has no address of.
+	// Addresses are the interface's addresses (optional). They are the next hops for a family of
+	// which the Node object has no address.
 	Addresses []netip.Addr
-	// Links tells the interfaces that packets come and go by; nil: none are known.
+	// Links returns the interfaces that packets arrive and leave by; nil: none are known.
 	Links func() []agent.Link
-	// Leases are the ports that servers send from; nil: there are none. VIPs that these withhold are not announced.
+	// Leases holds the SNAT port leases of servers; nil: there are none. They determine whether
+	// VIPs with SNAT are announced, and with which rank.
 	Leases *Leases
-	// Sources is told the tunnel sources of the plan that is obeyed, when they are others; nil: nobody asks.
+	// Sources is called with the tunnel sources of each plan that is applied as a whole; nil: no
+	// receiver.
 	Sources func([]netip.Prefix)
 	// ReadFile reads password files.
 	ReadFile func(string) ([]byte, error)
@@ -90,99 +106,107 @@ type Options struct {
 // Agent is the mux's agent.Handler. Lock order: applying, tending, speaking, probing, mu.
 type Agent struct {
 	o Options
-	// changed is poked when the status is worth a report, speak when routers may have to be told something, sweep when
-	// the tables changed, lingers when a VIP may have left the plan.
+	// changed is notified when the status is worth a report, speak when the routes may have
+	// changed, sweep when the tables changed, and lingers when a VIP may have left the plan.
 	changed, speak, sweep, lingers chan struct{}
-	// paths is poked when the MTUs of paths may be others.
+	// paths is notified when path MTUs may have changed.
 	paths chan struct{}
-	// suspicions is poked when the mux begins to suspect itself, or ends.
+	// suspicions is notified when the mux begins or stops to consider itself isolated.
 	suspicions chan struct{}
-	// obeys is closed when the first plan was obeyed.
+	// obeys is closed after the first plan was applied.
 	obeys chan struct{}
 
-	// applying is held while tables are made to follow a plan.
+	// applying is held while a plan is applied to the tables.
 	applying sync.Mutex
 	rings    rings
 	sources  sourceLists
 	marks    *marks
-	// rules are what applies to the VIPs of the plan's services, outers where its members are tunnelled to.
+	// rules holds limits and sources of the VIPs of the plan's services, outers the tunnel
+	// destinations of their members.
 	rules  vipRules
 	outers outers
-	// translating are the addresses of path nat that the tables were given.
+	// translating holds the addresses of path nat that the tables were last given.
 	translating []dataplane.NATAddress
-	// unsure: the tables may not be as the plan says, and are to be given all of the next one.
+	// unsure: the tables may differ from the plan, so that the next plan is applied as a whole.
 	unsure bool
 
-	// captures is the number of those that run.
+	// captures is the number of running captures.
 	captures atomic.Int32
-	// captureStall is the constant; tests have less patience.
+	// captureStall is the constant of this name; tests use a shorter time.
 	captureStall time.Duration
 
 	loads     loads
 	schedules schedules
 
-	// tending is held while the interface is looked after.
+	// tending is held while the link monitor runs.
 	tending sync.Mutex
 
-	// probing is held while the prober is told its targets. probesFault is what it said to the last.
+	// probing is held while targets are set. probesFault is the error of the last call to the
+	// prober.
 	probing     sync.Mutex
 	probesFault error
 
-	// speaking is held while the speaker is made to follow.
+	// speaking is held while the speaker is synchronized.
 	speaking sync.Mutex
 	said     said
 	// turnedOver: this agent replaced the speaker.
 	turnedOver bool
 
 	mu sync.Mutex
-	// told is the plan of the manager, plan the same with what lingers and without what is withheld. Only who holds applying, too, changes them.
+	// told is the manager's plan. plan is the applied one: told plus retired VIPs, minus withheld
+	// VIPs. A writer of either must hold applying, too.
 	told, plan plan.Plan
-	// withheld are the VIPs of told that the tables have no room for; retry is when to look for room again, zero when none is withheld, and
-	// retryAfter how long that is after the last look.
+	// withheld holds the VIPs of told for which the tables have no room. retry is the time of the
+	// next attempt, zero when none is withheld. retryAfter is the delay between the last attempt
+	// and the next.
 	withheld   map[lb.EndpointKey]agent.WithheldVIP
 	retry      time.Time
 	retryAfter time.Duration
 	linger     lingering
 	roster     *roster
-	// dueTold is when Run will do what is due.
+	// dueTold is the time for which Run last set its timer.
 	dueTold time.Time
 	drain   drain
 	hunger  probe.Hunger
 	peers   []bgp.Peer
-	// reread are the peers as their files had them at the last look, passwordFault is why a file could not be read then. Run alone uses both.
+	// reread are the peers with the passwords that their files had at the last look. passwordFault
+	// is the reason why a file could not be read then. Only Run uses both.
 	reread        []bgp.Peer
 	passwordFault string
 	hops          map[netip.Addr]netdev.NextHop
-	// hopsTold: the tables were given them.
+	// hopsTold: the tables have the next hops in hops.
 	hopsTold bool
-	// mtus are the path MTUs that the tables were given.
+	// mtus holds the path MTUs that the tables were given.
 	mtus map[netip.Addr]uint32
-	// inTables are the VIPs of the manager's plan that the data plane knows, as far as is known.
+	// inTables holds the VIPs of the manager's plan that the data plane is known to have.
 	inTables map[netip.Addr]bool
-	// ready: a plan was applied, so that the speaker may be told.
+	// ready: a plan was applied, so that the speaker may be synchronized.
 	ready bool
-	// left: the mux was taken out of service for good; nothing is said any more.
+	// left: the mux was taken out of service for good; the speaker is not synchronized any more.
 	left bool
-	// comeback holds VIPs back until their members were asked again.
+	// comeback is the advertise hold-down: it delays VIPs until their members were probed again.
 	comeback comeback
-	// announced are the VIPs that may be announced and are in the tables, in order, unless routesMoved.
+	// announced holds, sorted, the VIPs that may be announced and are in the tables. It is stale
+	// while routesMoved is set.
 	announced   []netip.Addr
 	routesMoved bool
-	// outbound are the VIPs that servers hold ports of and whose leases the tables have, at leaseChanges of Leases.
+	// outbound holds the VIPs of which servers hold ports and whose leases the tables have, as of
+	// change count leaseChanges of Leases.
 	outbound     map[netip.Addr]bool
 	leaseChanges uint64
-	// linkDown: the interface has no carrier; linkUp is when it came back.
+	// linkDown: the interface has no carrier. linkUp is when the carrier came back.
 	linkDown bool
 	linkUp   time.Time
-	// interfaceFault is what Tend could not mend.
+	// interfaceFault is the last error of Tend.
 	interfaceFault string
-	// status is the speaker's, read at the last word to it.
+	// status is the speaker's status, read after the last Set.
 	status bgp.Status
-	// kept is why a speaker of another build was not replaced; empty when nothing keeps it.
+	// kept is why a speaker of another build was not replaced; empty: there is no reason to keep
+	// it.
 	kept string
-	// speakerFault is why the last word did not reach it.
+	// speakerFault is the error of the last synchronization with the speaker.
 	speakerFault error
-	// sweeps is what is known of the flow table.
+	// sweeps is the result of the last sweep of the flow table.
 	sweeps sweeps
 }
 
@@ -194,7 +218,8 @@ var (
 // drainFile marks a local drain in the run directory.
 const drainFile = "drain"
 
-// New makes an agent; members that adopted tables know begin with the health they have there. Run must be running for it to announce anything.
+// New returns an agent. Members in tables that it took over start with the health they have there.
+// Nothing is announced unless Run is running.
 func New(o Options) (*Agent, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -219,19 +244,20 @@ func New(o Options) (*Agent, error) {
 	}
 	a.roster.doubt.Grace = max(cmp.Or(o.Grace, health.DefaultGrace), 0)
 	if _, err := os.Stat(filepath.Join(o.RunDir, drainFile)); err == nil {
-		// The way out was taken before this agent started.
+		// The drain began before this agent started, so that since is zero and the mux is already
+		// gone.
 		a.drain = drain{local: true}
 	}
 	return a, nil
 }
 
-// Changed is poked when the status is worth a report.
+// Changed is notified when the status is worth a report.
 func (a *Agent) Changed() <-chan struct{} { return a.changed }
 
-// Ready is closed once a plan was obeyed.
+// Ready is closed after the first plan was applied.
 func (a *Agent) Ready() <-chan struct{} { return a.obeys }
 
-// Served tells whether a plan was obeyed.
+// Served reports whether a plan was applied.
 func (a *Agent) Served() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -245,7 +271,8 @@ func (a *Agent) Apply(ctx context.Context, p plan.Plan) error {
 	return a.obey(ctx, p)
 }
 
-// adoptRoutes takes over, once, what a speaker that outlived the agent before announces: those VIPs are in the tables.
+// adoptRoutes adds, before the first plan, the VIPs that a running speaker announces to inTables,
+// because a previous agent announced them. It reports whether the next plan is the first.
 func (a *Agent) adoptRoutes(ctx context.Context) (first bool) {
 	a.mu.Lock()
 	first = !a.ready
@@ -255,7 +282,7 @@ func (a *Agent) adoptRoutes(ctx context.Context) (first bool) {
 	}
 	status, err := a.o.Speaker.Status(ctx)
 	if err != nil {
-		return true // none runs: nothing is announced
+		return true // no speaker runs: nothing is announced
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -266,7 +293,7 @@ func (a *Agent) adoptRoutes(ctx context.Context) (first bool) {
 	return true
 }
 
-// Probed takes results of probes: one pass over the tables, however many there are.
+// Probed applies results of probes in one pass over the tables, however many there are.
 func (a *Agent) Probed(results []probe.Result) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

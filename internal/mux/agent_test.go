@@ -100,7 +100,7 @@ func TestRestartGoesOnWithTheTablesHealth(t *testing.T) {
 	w.probe("10.20.2.11", false, "connection refused")
 	w.probe("10.20.1.11", true, "connected")
 	w.take()
-	w.restart() // at once: nothing but the tables knows of the flip
+	w.restart() // immediately: only the tables have the new health
 	w.apply(p)
 	w.expect("the flip is known", "tables [203.0.113.10]")
 	w.probe("10.20.1.11", false, "connection refused")
@@ -220,7 +220,7 @@ func TestOnlyChangedRingsAreBuilt(t *testing.T) {
 	p := planOf([]string{"203.0.113.10", "203.0.113.11"}, "10.20.1.11")
 	w.apply(p)
 	w.apply(p)
-	p.Endpoints = slices.Clone(p.Endpoints) // what was applied is never changed in place
+	p.Endpoints = slices.Clone(p.Endpoints) // applied plans are never changed in place
 	p.Endpoints[1].Generation, p.Endpoints[1].RingCode = 2, 7
 	w.apply(p)
 	if want := []string{"64 of 1", "64 of 1", "128 of 1"}; !slices.Equal(w.built, want) {
@@ -289,7 +289,7 @@ func TestUnreadablePasswordLeavesThePeerOut(t *testing.T) {
 	}
 }
 
-// TestUnreadablePasswordKeepsTheSession: a session that runs goes on with the password it has.
+// TestUnreadablePasswordKeepsTheSession: a running session keeps its password.
 func TestUnreadablePasswordKeepsTheSession(t *testing.T) {
 	w := newWorld(t)
 	p := planOf([]string{"203.0.113.10"}, "10.20.1.11")

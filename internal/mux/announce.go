@@ -14,21 +14,23 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// announcement is everything that decides what routers are told.
+// announcement holds everything that determines the routes to announce.
 type announcement struct {
 	node lb.Node
-	// fallback are addresses of the interface, for a family the Node object has none of.
+	// fallback are the interface's addresses, for a family of which the Node object has none.
 	fallback []netip.Addr
 	peers    []bgp.Peer
-	// vips are those that the data plane knows and that have a member to send to, or servers that hold ports of them, in order.
+	// vips, sorted, are those in the data plane that have a usable member or ports held by servers.
 	vips []netip.Addr
-	// ranks are those of VIPs whose routes are to rank behind those of other muxes (bgp.Route.Rank).
+	// ranks are the non-zero ranks of routes (bgp.Route.Rank): routes of other muxes are preferred
+	// to these.
 	ranks map[netip.Addr]uint8
 	phase phase
 }
 
-// state is the wanted state of the speaker: the VIPs, and the addresses that servers of path nat answer to. Those of a family without an own
-// address cannot be announced and are named in the error; the rest is.
+// state returns the wanted state of the speaker: routes to the VIPs and to the addresses that
+// servers of path nat reply to. An address of a family of which the node has no address cannot be
+// announced; the error names it, and the state has the others.
 func (a announcement) state() (bgp.State, error) {
 	if a.node.BGP == nil {
 		return bgp.State{}, nil
@@ -67,7 +69,7 @@ func (a announcement) state() (bgp.State, error) {
 	return out, errors.Join(errs...)
 }
 
-// whole tells that no VIP lacks what it needs to be announced, so that state has no error.
+// whole reports whether the node has an address of each family, so that state returns no error.
 func (a announcement) whole() bool {
 	return a.node.BGP == nil || a.routerID().IsValid() && a.address(true).IsValid() && a.address(false).IsValid()
 }
@@ -79,7 +81,7 @@ func (a announcement) routerID() netip.Addr {
 	return a.address(true)
 }
 
-// address is the node's own address of a family.
+// address returns the node's own address of a family, else the zero value.
 func (a announcement) address(v4 bool) netip.Addr {
 	for _, list := range [][]netip.Addr{a.node.Addresses, a.fallback} {
 		for _, addr := range list {
@@ -91,8 +93,9 @@ func (a announcement) address(v4 bool) netip.Addr {
 	return netip.Addr{}
 }
 
-// peersOf reads the peers with their passwords. A peer whose password cannot be read keeps the one of before, else it is
-// left out: a session without it would not be the one that was asked for.
+// peersOf returns the peers with their passwords. A peer whose password cannot be read keeps its
+// previous one. Without one the peer is left out, because a session without password is not the
+// configured one.
 func peersOf(b *lb.BGP, before []bgp.Peer, read func(file string) ([]byte, error)) ([]bgp.Peer, error) {
 	if b == nil {
 		return nil, nil
@@ -120,7 +123,7 @@ func peersOf(b *lb.BGP, before []bgp.Peer, read func(file string) ([]byte, error
 	return out, errors.Join(errs...)
 }
 
-// readPassword reads the first line of a file.
+// readPassword returns the first line of a file.
 func readPassword(file string, read func(file string) ([]byte, error)) (string, error) {
 	data, err := read(file)
 	if err != nil {
@@ -133,8 +136,8 @@ func readPassword(file string, read func(file string) ([]byte, error)) (string, 
 	return line, nil
 }
 
-// withdrawFirst takes back the routes of VIPs that the tables are about to forget. A speaker that does not answer must
-// not stop the plan.
+// withdrawFirst withdraws the routes of VIPs that are about to leave the tables. An error is only
+// logged, because a dead speaker must not block the plan.
 func (a *Agent) withdrawFirst(ctx context.Context, p plan.Plan, peers []bgp.Peer) {
 	a.speaking.Lock()
 	defer a.speaking.Unlock()
@@ -156,13 +159,13 @@ func (a *Agent) withdrawFirst(ctx context.Context, p plan.Plan, peers []bgp.Peer
 	}
 }
 
-// reachableLocked says whether a tunnel destination can be reached.
+// reachableLocked reports whether the kernel has a route to a tunnel destination.
 func (a *Agent) reachableLocked(outer netip.Addr) bool {
 	hop, asked := a.hops[outer]
 	return reaches(hop, asked)
 }
 
-// announcementLocked is what routers should hear under the present plan.
+// announcementLocked returns the announcement under the applied plan.
 func (a *Agent) announcementLocked() announcement {
 	a.judgeLocked()
 	if a.routesMoved {
@@ -180,7 +183,7 @@ func (a *Agent) announcementLocked() announcement {
 	}
 }
 
-// judgeLocked decides which VIPs may be announced, of those that something happened to or that wait.
+// judgeLocked decides which VIPs may be announced, among those that changed or are held down.
 func (a *Agent) judgeLocked() {
 	now := a.o.Clock.Now()
 	a.followOutboundLocked()
@@ -194,7 +197,8 @@ func (a *Agent) judgeLocked() {
 	}
 }
 
-// servedLocked are, before a plan was obeyed, the VIPs in the tables that can be served under the one that is being applied.
+// servedLocked returns, before the first plan is applied, the VIPs in the tables that can be served
+// under the plan that is being applied.
 func (a *Agent) servedLocked() []netip.Addr {
 	served := map[netip.Addr]bool{}
 	for key, g := range a.roster.groups {

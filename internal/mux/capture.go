@@ -21,28 +21,28 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// Watcher tells what the program does with packets; *dataplane.Watch is the real one.
+// Watcher reads the events of the capture program; *dataplane.Watch implements it.
 type Watcher interface {
 	Next(deadline time.Time) (dataplane.WatchEvent, error)
 	Lost() (uint64, error)
 	Close() error
 }
 
-// CaptureRequest says what to capture and for how long.
+// CaptureRequest selects the packets to capture and limits the capture.
 type CaptureRequest struct {
 	VIP      netip.Addr
 	Port     string // as in Endpoint.port; empty: every packet to the VIP
 	Protocol string // "tcp", "udp", or empty
 	// Snaplen is how many bytes of a frame are kept, 1 to dataplane.MaxSnaplen.
 	Snaplen int
-	// Sent: frames as they left are written too.
+	// Sent: frames as they left are written, too.
 	Sent bool
-	// Count and Duration end the capture; 0: neither does.
+	// Count and Duration end the capture; 0: no limit.
 	Count    uint64
 	Duration time.Duration
 }
 
-// query is the request in the words of the control socket.
+// query returns the request as URL parameters of the control socket.
 func (r CaptureRequest) query() url.Values {
 	return url.Values{
 		"vip": {r.VIP.String()}, "port": {r.Port}, "protocol": {r.Protocol}, "snaplen": {strconv.Itoa(r.Snaplen)},
@@ -62,10 +62,11 @@ func captureRequest(q url.Values) (CaptureRequest, error) {
 	return r, errors.Join(errs[:]...)
 }
 
-// sentHeaders is how much of a sent frame is taken to name the backend: Ethernet, two VLAN tags, IPv6, UDP, GUE.
+// sentHeaders is how many bytes of a sent frame are read to find the backend: Ethernet, two VLAN
+// tags, IPv6, UDP, GUE.
 const sentHeaders = 128
 
-// filter is the request in the data plane's words.
+// filter returns the request as a data plane filter.
 func (r CaptureRequest) filter() (dataplane.WatchFilter, error) {
 	f := dataplane.WatchFilter{VIP: r.VIP.Unmap(), Snaplen: r.Snaplen, SentSnaplen: min(sentHeaders, dataplane.MaxSnaplen)}
 	if r.Sent {
@@ -91,11 +92,11 @@ func (r CaptureRequest) filter() (dataplane.WatchFilter, error) {
 	return f, nil
 }
 
-// Captures is the number of captures that run.
+// Captures returns the number of running captures.
 func (a *Agent) Captures() int { return int(a.captures.Load()) }
 
-// serveCapture answers GET /v1/capture with pcapng until the request's conditions are met, the client goes, or the agent
-// ends.
+// serveCapture answers GET /v1/capture with pcapng until the request's limits are met, the client
+// disconnects, or the agent ends.
 func (a *Agent) serveCapture(agent context.Context, w http.ResponseWriter, r *http.Request) {
 	req, err := captureRequest(r.URL.Query())
 	var filter dataplane.WatchFilter
@@ -122,23 +123,24 @@ func (a *Agent) serveCapture(agent context.Context, w http.ResponseWriter, r *ht
 	defer context.AfterFunc(agent, cancel)()
 	w.Header().Set("Content-Type", "application/x-pcapng")
 	err = a.capture(ctx, watch, req, patient{w, http.NewResponseController(w), a.captureStall})
-	// Before the answer ends: who reads its end finds the mux's own program in place.
+	// Close before the response ends: a client that reads the end finds the mux's own program in
+	// place.
 	closed := watch.Close()
 	a.captures.Add(-1)
 	a.o.Log.Info("capture ends", "error", errors.Join(err, closed))
 	if err != nil && ctx.Err() == nil {
-		panic(http.ErrAbortHandler) // the client must not take it for whole
+		panic(http.ErrAbortHandler) // the client must not take the capture for complete
 	}
 }
 
-// captureFlush is how long a packet may wait before the client gets it.
+// captureFlush is the longest time that a packet is buffered before it is sent to the client.
 const captureFlush = 100 * time.Millisecond
 
-// captureStall is how long a client may take nothing: the program that watches, which is slower, must not stay for one that
-// was stopped.
+// captureStall is how long a client may read nothing. A stopped client must not keep the capture
+// program in place, because it is slower.
 const captureStall = 10 * time.Second
 
-// patient waits for its client as long as stall for each write.
+// patient is a writer that waits for its client for up to stall in each write.
 type patient struct {
 	w     http.ResponseWriter
 	c     *http.ResponseController
@@ -152,7 +154,7 @@ func (p patient) Write(b []byte) (int, error) {
 	return p.w.Write(b)
 }
 
-// FlushError is that of http.ResponseController.
+// FlushError is called by http.ResponseController.
 func (p patient) FlushError() error {
 	return errors.Join(p.c.SetWriteDeadline(time.Now().Add(p.stall)), p.c.Flush())
 }
@@ -204,14 +206,14 @@ func (a *Agent) capture(ctx context.Context, watch Watcher, req CaptureRequest, 
 	return errors.Join(err, pcap.Close(received+lost, lost), flush())
 }
 
-// captureNode is the node's name, as far as it is known.
+// captureNode returns the node's name, or "mux" before the first plan.
 func (a *Agent) captureNode() string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return cmp.Or(a.plan.Node.Name, "mux")
 }
 
-// endpointsOf are the endpoints of a VIP, exact ports before ranges before all of them.
+// endpointsOf returns the endpoints of a VIP: exact ports, then ranges, then all ports.
 func (a *Agent) endpointsOf(vip netip.Addr) []plan.Endpoint {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -234,7 +236,7 @@ func (a *Agent) endpointsOf(vip netip.Addr) []plan.Endpoint {
 	return out
 }
 
-// packetOf is an event with names.
+// packetOf returns an event with the names of its endpoint and backend.
 func packetOf(e dataplane.WatchEvent, endpoints []plan.Endpoint) capture.Packet {
 	v := capture.Verdict{Action: e.Action}
 	for _, r := range e.Reasons {
@@ -254,8 +256,8 @@ func packetOf(e dataplane.WatchEvent, endpoints []plan.Endpoint) capture.Packet 
 	}
 }
 
-// nameEndpoint names the endpoint that takes a packet. Of fragments without ports the first one decided, so that only
-// the backend tells it.
+// nameEndpoint sets the endpoint that receives a packet. A fragment without ports follows the first
+// fragment, so that only its backend identifies the endpoint.
 func nameEndpoint(v *capture.Verdict, to capture.Addressed, endpoints []plan.Endpoint) {
 	hasPorts := uint8(lb.TCP) == to.Protocol || uint8(lb.UDP) == to.Protocol
 	if hasPorts && to.SrcPort == 0 && to.Port == 0 {
@@ -270,9 +272,9 @@ func nameEndpoint(v *capture.Verdict, to capture.Addressed, endpoints []plan.End
 	}
 }
 
-// nameBackend finds the member that a frame was sent to: in the endpoint that was named, else among those of the packet's
-// protocol, else in any, since ICMP errors belong to every endpoint of the VIP. Where several endpoints have such a
-// member, none is named, nor the backend's port.
+// nameBackend sets the member that a frame was sent to. It looks in the named endpoint, then in
+// those of the packet's protocol, then in all, because ICMP errors belong to every endpoint of the
+// VIP. If several endpoints have such a member, it sets neither an endpoint nor the backend's port.
 func nameBackend(v *capture.Verdict, protocol uint8, sent capture.Addressed, endpoints []plan.Endpoint) {
 	v.Outer = sent.Dst.String()
 	for _, like := range []func(plan.Endpoint) bool{
@@ -303,7 +305,7 @@ func nameBackend(v *capture.Verdict, protocol uint8, sent capture.Addressed, end
 	}
 }
 
-// sentMember is the member of an endpoint that a frame was sent to.
+// sentMember returns the member of an endpoint that a frame was sent to.
 func sentMember(e plan.Endpoint, sent capture.Addressed) (plan.Member, bool) {
 	i := slices.IndexFunc(e.Members, func(m plan.Member) bool {
 		return m.Outer == sent.Dst && (sent.Member < 0 || int(m.ID) == sent.Member)
@@ -314,7 +316,7 @@ func sentMember(e plan.Endpoint, sent capture.Addressed) (plan.Member, bool) {
 	return e.Members[i], true
 }
 
-// endpointText is an endpoint as tools print it.
+// endpointText formats an endpoint as tools print it.
 func endpointText(k lb.EndpointKey) string {
 	vip := k.VIP.String()
 	if k.VIP.Is6() {
@@ -323,8 +325,8 @@ func endpointText(k lb.EndpointKey) string {
 	return k.Protocol.String() + "/" + vip + ":" + lb.PortsText(k.Port, k.PortEnd)
 }
 
-// Capture asks the agent of a run directory for a capture and gives it to use until it ends or ctx does, which is no
-// error.
+// Capture requests a capture from the agent of a run directory and passes the stream to use. It
+// returns when the capture or ctx ends; the end of ctx is not an error.
 func Capture(ctx context.Context, runDir string, r CaptureRequest, use func(io.Reader) (capture.Totals, error)) (capture.Totals, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://agent/v1/capture?"+r.query().Encode(), nil)
 	if err != nil {

@@ -24,7 +24,7 @@ import (
 	"github.com/shuntlb/shunt/internal/wire"
 )
 
-// watcher is a fake that tells of the same packet again and again.
+// watcher is a fake that returns the same packet again and again.
 type watcher struct {
 	event  dataplane.WatchEvent
 	closed chan struct{}
@@ -34,7 +34,7 @@ func (w *watcher) Next(time.Time) (dataplane.WatchEvent, error) { return w.event
 func (w *watcher) Lost() (uint64, error)                        { return 7, nil }
 func (w *watcher) Close() error                                 { close(w.closed); return nil }
 
-// captureWorld is an agent with a plan that listens on its socket.
+// captureWorld returns an agent with a plan, which serves its socket.
 func captureWorld(t *testing.T, watch func(dataplane.WatchFilter) (Watcher, error)) (w *world, run string) {
 	t.Helper()
 	w = newWorld(t)
@@ -55,7 +55,7 @@ func captureWorld(t *testing.T, watch func(dataplane.WatchFilter) (Watcher, erro
 		}
 		os.RemoveAll(run)
 	})
-	for { // until the socket listens
+	for { // until the socket exists
 		conn, err := net.Dial("unix", filepath.Join(run, controlSocket))
 		if err == nil {
 			conn.Close()
@@ -102,8 +102,8 @@ func TestCaptureNamesWhatTheMuxDid(t *testing.T) {
 	}
 }
 
-// TestCaptureNamesFragments: a fragment without ports is named by its backend, if only one endpoint of its protocol has
-// such a backend.
+// TestCaptureNamesFragments: the backend identifies the endpoint of a fragment without ports, if
+// only one endpoint of its protocol has such a backend.
 func TestCaptureNamesFragments(t *testing.T) {
 	vip, host := netip.MustParseAddr("203.0.113.10"), netip.MustParseAddr("10.20.1.11")
 	endpoint := func(protocol lb.Protocol, port, end uint16, dipPort uint16) plan.Endpoint {
@@ -135,7 +135,7 @@ func TestCaptureNamesFragments(t *testing.T) {
 	}
 }
 
-// TestCaptureEndsWithItsClient: a client that goes away, however, ends the capture.
+// TestCaptureEndsWithItsClient: the capture ends when its client disconnects.
 func TestCaptureEndsWithItsClient(t *testing.T) {
 	fake := &watcher{closed: make(chan struct{})}
 	w, run := captureWorld(t, func(dataplane.WatchFilter) (Watcher, error) { return fake, nil })
@@ -154,7 +154,7 @@ func TestCaptureEndsWithItsClient(t *testing.T) {
 	}
 }
 
-// TestCaptureEndsWhenItsClientStops: one that is there and reads nothing.
+// TestCaptureEndsWhenItsClientStops: the capture ends when its connected client reads nothing.
 func TestCaptureEndsWhenItsClientStops(t *testing.T) {
 	fake := &watcher{closed: make(chan struct{})}
 	w, run := captureWorld(t, func(dataplane.WatchFilter) (Watcher, error) { return fake, nil })
@@ -202,7 +202,7 @@ func TestCaptureRefusals(t *testing.T) {
 	}
 }
 
-// reasons are those of the mux program with these names.
+// reasons returns the mux program's reasons with these names.
 func reasons(names ...string) (out []dataplane.Reason) {
 	for _, name := range names {
 		out = append(out, dataplane.Reason{Name: name, Class: dataplane.MuxReasons().Class(name)})

@@ -5,20 +5,23 @@ import (
 	"time"
 )
 
-// comebackWait is the longest a VIP is held back.
+// comebackWait is the longest time that a VIP is held down.
 const comebackWait = 5 * time.Second
 
-// comeback holds a VIP back that becomes servable, until every member has been asked, and when it becomes so again, until
-// every member that was alive before has been asked again: a mux that announced it with the first member that answers would
-// send flows of the others, which other muxes carry, to the wrong server. It has no lock and no clock.
+// comeback is the advertise hold-down. It holds back a VIP that becomes usable for the first time
+// until every member was probed, and one that becomes usable again until every member that was
+// alive before was probed again. A mux that announced the VIP with the first member that answers
+// would send flows of other members, which other muxes carry, to the wrong server. It has no lock
+// and no clock.
 type comeback struct {
-	// offered VIPs may be announced; held ones wait since then.
+	// offered VIPs may be announced; held ones wait since the given time.
 	offered map[netip.Addr]bool
 	held    map[netip.Addr]time.Time
 }
 
-// judge decides whether a VIP may be announced, and tells whether that is news. Servers that hold ports of it need it as well as
-// clients do; it waits for its members all the same, because routers send clients along.
+// judge decides whether a VIP may be announced and reports whether the decision changed. A VIP that
+// only servers with leased ports need waits for its members all the same, because its route
+// attracts clients, too.
 func (c *comeback) judge(now time.Time, vip netip.Addr, v vipHealth) (news bool) {
 	was := c.offered[vip]
 	since, waits := c.held[vip]

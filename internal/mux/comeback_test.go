@@ -11,7 +11,7 @@ import (
 	"github.com/shuntlb/shunt/internal/probe"
 )
 
-// dead brings a world to three members of which none is alive any more.
+// dead returns a world with three members, of which none is alive any more.
 func dead(t *testing.T) *world {
 	w := newWorld(t)
 	w.apply(planOf([]string{"203.0.113.10"}, "10.20.1.11", "10.20.2.11", "10.20.3.11"))
@@ -27,7 +27,8 @@ func dead(t *testing.T) *world {
 	return w
 }
 
-// TestComebackWaitsForTheOthers: a mux that was cut off announces a VIP when it knows of all members again.
+// TestComebackWaitsForTheOthers: a mux that was cut off announces a VIP after all members have a
+// new result.
 func TestComebackWaitsForTheOthers(t *testing.T) {
 	w := dead(t)
 	w.probe("10.20.1.11", true, "connected")
@@ -42,7 +43,7 @@ func TestComebackWaitsForTheOthers(t *testing.T) {
 	w.expect("what is announced is not taken back")
 }
 
-// TestComebackEnds: a member that comes and goes holds nothing back for ever.
+// TestComebackEnds: a flapping member does not hold a VIP down without limit.
 func TestComebackEnds(t *testing.T) {
 	w := dead(t)
 	w.probe("10.20.1.11", true, "connected")
@@ -73,7 +74,8 @@ func TestFirstAnnouncementWaitsForAll(t *testing.T) {
 	silent.expect("nobody is waited for for ever", "routes [203.0.113.10]")
 }
 
-// TestNewMemberWaitsForNobody: one that was never dead says nothing of a cut.
+// TestNewMemberWaitsForNobody: a member that was never dead is no evidence of a cut, so that its
+// VIP is announced immediately.
 func TestNewMemberWaitsForNobody(t *testing.T) {
 	w := dead(t)
 	w.apply(planOf([]string{"203.0.113.10"}, "10.20.1.11", "10.20.4.11"))
@@ -82,7 +84,8 @@ func TestNewMemberWaitsForNobody(t *testing.T) {
 	w.expect("announced at once", "alive 203.0.113.10/2 true", "routes [203.0.113.10]")
 }
 
-// TestCutLinkKillsNobody: what fails while the interface has no carrier, or began then, is no evidence.
+// TestCutLinkKillsNobody: probes that fail while the interface has no carrier, or began then, do
+// not count.
 func TestCutLinkKillsNobody(t *testing.T) {
 	w := newWorld(t)
 	w.apply(planOf([]string{"203.0.113.10"}, "10.20.1.11"))
@@ -109,7 +112,7 @@ func TestCutLinkKillsNobody(t *testing.T) {
 	w.expect("good ones count always", "alive 203.0.113.10/1 true", "routes [203.0.113.10]")
 }
 
-// TestVoidProbesCountForNothing: a machine without file descriptors does not take all servers out.
+// TestVoidProbesCountForNothing: a mux that runs out of file descriptors does not remove servers.
 func TestVoidProbesCountForNothing(t *testing.T) {
 	w := newWorld(t)
 	w.apply(planOf([]string{"203.0.113.10"}, "10.20.1.11"))
@@ -124,7 +127,8 @@ func TestVoidProbesCountForNothing(t *testing.T) {
 	}
 }
 
-// TestNoRouteNoAnnouncement: a VIP whose live members the kernel has no way to is not announced.
+// TestNoRouteNoAnnouncement: a VIP whose live members are unreachable for the kernel is not
+// announced.
 func TestNoRouteNoAnnouncement(t *testing.T) {
 	w := newWorld(t)
 	w.apply(planOf([]string{"203.0.113.10"}, "10.20.1.11", "10.20.2.11"))
@@ -147,7 +151,7 @@ func TestNoRouteNoAnnouncement(t *testing.T) {
 	w.expect("a way, not resolved yet", "routes [203.0.113.10]")
 }
 
-// TestTendTells: faults of the interface reach the status, and go with it.
+// TestTendTells: the status has the interface's faults until they are repaired.
 func TestTendTells(t *testing.T) {
 	w := newWorld(t)
 	w.apply(planOf(nil))
@@ -183,8 +187,8 @@ func TestTendTells(t *testing.T) {
 	<-done
 }
 
-// TestAnnouncedBeforeSaysNothingOfLater: a VIP that an agent before this one announced, and that this one's first plan does not have,
-// waits for all of its members when it comes back.
+// TestAnnouncedBeforeSaysNothingOfLater: a VIP that a previous agent announced, and that this one's
+// first plan does not have, waits for all of its members when it comes back.
 func TestAnnouncedBeforeSaysNothingOfLater(t *testing.T) {
 	w := newWorld(t)
 	both := planOf([]string{"203.0.113.10", "203.0.113.11"}, "10.20.1.11")
@@ -201,8 +205,8 @@ func TestAnnouncedBeforeSaysNothingOfLater(t *testing.T) {
 	w.expect("all are known", "alive 203.0.113.11/2 true", "routes [203.0.113.10 203.0.113.11]")
 }
 
-// TestUnaskableHoldsNothingBack: a member that this mux cannot ask is unknown, and neither its VIP nor what its endpoint decides waits
-// for it.
+// TestUnaskableHoldsNothingBack: a member that this mux cannot probe is unknown, and neither its
+// VIP nor its endpoint's decision waits for it.
 func TestUnaskableHoldsNothingBack(t *testing.T) {
 	const words = "cannot be asked here: no programs"
 	begin := func(failOpen bool) *world {

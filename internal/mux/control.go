@@ -20,7 +20,7 @@ import (
 // controlSocket is the agent's socket in the run directory.
 const controlSocket = "agent.sock"
 
-// SetDrain begins or ends a local drain; it is remembered until the next boot.
+// SetDrain begins or ends a local drain. The drain lasts until the next boot.
 func (a *Agent) SetDrain(on bool) error {
 	path := filepath.Join(a.o.RunDir, drainFile)
 	if on {
@@ -37,7 +37,7 @@ func (a *Agent) SetDrain(on bool) error {
 	return nil
 }
 
-// Leave drains for good and returns when the routes are withdrawn.
+// Leave drains the mux for good and returns when the routes are withdrawn.
 func (a *Agent) Leave(ctx context.Context) error {
 	a.mu.Lock()
 	a.drain.set(a.o.Clock.Now(), func(d *drain) { d.last = true })
@@ -55,7 +55,7 @@ func (a *Agent) Leave(ctx context.Context) error {
 	return nil
 }
 
-// awaitGone speaks until no route is announced.
+// awaitGone synchronizes the speaker until no route is announced.
 func (a *Agent) awaitGone(ctx context.Context) error {
 	for {
 		a.Speak(ctx)
@@ -80,21 +80,23 @@ func (a *Agent) awaitGone(ctx context.Context) error {
 	}
 }
 
-// strayRoutes refuses to call a mux drained whose agent has no plan yet, and so cannot tell the speaker of an agent before it
-// to withdraw what it announces.
+// strayRoutes returns an error if routes of a previous agent are announced and this one has no plan
+// yet: the agent cannot withdraw them, so the mux is not drained.
 func (a *Agent) strayRoutes(ctx context.Context) error {
 	if a.Served() {
 		return nil
 	}
 	status, err := a.o.Speaker.Status(ctx)
 	if err != nil || len(status.Routes) == 0 {
-		return nil // none runs, or it says nothing
+		return nil // no speaker runs, or it announces nothing
 	}
 	return fmt.Errorf("drain: the agent has no plan yet, and routes of the agent before it are announced, %d in all: they are withdrawn with its first plan, or now by --stop", len(status.Routes))
 }
 
-// Control serves the agent's socket, and keeps the run directory, until ctx ends or somebody asked to stop; the run directory must be locked. stop
-// takes everything down; it is called once routes are gone, and who asked has its answer when Control returns.
+// Control serves the agent's socket and maintains the run directory until ctx ends or a stop
+// request succeeds. The caller must hold the lock of the run directory. A stop request calls stop,
+// which takes everything down, after the routes are withdrawn; the client has its response when
+// Control returns.
 func (a *Agent) Control(ctx context.Context, stop func() error) error {
 	listener, err := socket.Listen(socket.Options{Path: filepath.Join(a.o.RunDir, controlSocket), Mode: 0o600, Directory: 0o700})
 	if err != nil {
@@ -139,7 +141,7 @@ func (a *Agent) Control(ctx context.Context, stop func() error) error {
 	shut := make(chan struct{})
 	context.AfterFunc(ctx, func() {
 		defer close(shut)
-		// Requests in flight get their answers.
+		// Requests in flight get up to a second to finish.
 		grace, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
 		_ = server.Shutdown(grace)
@@ -151,10 +153,10 @@ func (a *Agent) Control(ctx context.Context, stop func() error) error {
 	return nil
 }
 
-// ErrNoAgent tells that no agent listens in the run directory.
+// ErrNoAgent reports that no agent listens in the run directory.
 var ErrNoAgent = errors.New("no agent is running")
 
-// controlClient speaks with the agent of a run directory.
+// controlClient returns an HTTP client for the agent of a run directory.
 func controlClient(runDir string) *http.Client {
 	path := filepath.Join(runDir, controlSocket)
 	return &http.Client{Transport: &http.Transport{
@@ -169,7 +171,8 @@ func controlClient(runDir string) *http.Client {
 	}}
 }
 
-// Ask sends a request, "drain", "undrain" or "stop", to the agent of a run directory and waits until it is done.
+// Ask sends a request ("drain", "undrain" or "stop") to the agent of a run directory and waits
+// until it is done.
 func Ask(ctx context.Context, runDir, what string) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://agent/v1/"+what, nil)
 	if err != nil {

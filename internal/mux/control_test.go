@@ -59,7 +59,7 @@ func TestControlSocket(t *testing.T) {
 		}
 	}
 	for errors.Is(ask("undrain"), ErrNoAgent) {
-		runtime.Gosched() // the socket is not there yet
+		runtime.Gosched() // the socket does not exist yet
 	}
 	if err := ask("drain"); err != nil {
 		t.Fatal(err)
@@ -101,8 +101,8 @@ func TestRunDirectoryIsForOneAgent(t *testing.T) {
 	own.Close()
 }
 
-// TestRunDirectoryIsKept: a running agent that lost its run directory can be asked, keeps a second one out, and leaves the next one its local
-// drain and its decisions.
+// TestRunDirectoryIsKept: after the run directory is removed, a running agent still answers
+// requests, excludes a second agent, and leaves its local drain and its decisions to the next one.
 func TestRunDirectoryIsKept(t *testing.T) {
 	w := newWorld(t)
 	dir, err := os.MkdirTemp("", "mux")
@@ -145,7 +145,7 @@ func TestRunDirectoryIsKept(t *testing.T) {
 		for {
 			err := Ask(deadline, dir, "nothing")
 			if err != nil && !errors.Is(err, ErrNoAgent) {
-				return // it does not know that, but it answers
+				return // the agent serves no such path, but it answers
 			}
 			if deadline.Err() != nil {
 				t.Fatalf("the agent cannot be asked: %v", err)
@@ -175,7 +175,8 @@ func TestRunDirectoryIsKept(t *testing.T) {
 	}
 }
 
-// TestDrainWithoutAPlan: an agent that has none cannot withdraw what the one before it announced, and says so.
+// TestDrainWithoutAPlan: an agent without a plan cannot withdraw the routes of a previous one, and
+// reports that.
 func TestDrainWithoutAPlan(t *testing.T) {
 	w := newWorld(t)
 	p := planOf([]string{"203.0.113.10"}, "10.20.1.11")

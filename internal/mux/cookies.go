@@ -8,13 +8,15 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// cookieForms are the forms of cookies that muxes read, by their names in plans.
+// cookieForms maps the names in plans to the cookie forms that muxes read.
 var cookieForms = map[string]dataplane.CookieForm{
 	lb.CookieEVC: dataplane.CookieEVC, lb.CookieCO: dataplane.CookieCO, lb.CookieSplitR: dataplane.CookieSplitR, lb.CookieSplitZ: dataplane.CookieSplitZ,
 }
 
-// wantedCookie is what the cookies of an endpoint are read with, and stamped where the mux does it, under the live keys of its VIP; nil where there are none. Without keys, which come with
-// the plan or a moment later, connections are known by the flow table alone.
+// wantedCookie returns the configuration to read, and where the mux stamps to write, cookies of an
+// endpoint under the live keys of its VIP. It returns nil if the endpoint has no cookies. It also
+// returns nil without keys, which arrive with the plan or a moment later; then only the flow table
+// identifies connections.
 func wantedCookie(e plan.Endpoint, keys plan.CookieKeys) *dataplane.MuxCookie {
 	form, known := cookieForms[e.Cookie]
 	if e.Affinity != lb.AffinityCookie || !known || len(keys.Keys) == 0 {
@@ -31,7 +33,7 @@ func wantedCookie(e plan.Endpoint, keys plan.CookieKeys) *dataplane.MuxCookie {
 	return out
 }
 
-// keepCookies gives a plan the keys that VIPs had in the plan before which linger in it.
+// keepCookies copies the cookie keys of retired VIPs from the previous plan into p.
 func (l *lingering) keepCookies(p *plan.Plan, before plan.Plan) {
 	var stay []plan.CookieKeys
 	for _, k := range before.Cookies {

@@ -12,7 +12,7 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// TestWantedCookie: what plans say of cookies, in the tables' words.
+// TestWantedCookie converts the cookie settings of plans to the tables' form.
 func TestWantedCookie(t *testing.T) {
 	keys := []plan.CookieKey{{Epoch: 6, Key: [16]byte{6}}, {Epoch: 7, Key: [16]byte{7}}}
 	for _, c := range []struct {
@@ -50,7 +50,8 @@ func TestWantedCookie(t *testing.T) {
 	}
 }
 
-// TestLingeringKeepsItsCookies: a VIP that left the plan is forwarded by its cookies as long as routers may send to it.
+// TestLingeringKeepsItsCookies: a VIP that left the plan is forwarded by its cookies during its
+// grace period.
 func TestLingeringKeepsItsCookies(t *testing.T) {
 	vips := []netip.Addr{netip.MustParseAddr("203.0.113.10"), netip.MustParseAddr("203.0.113.11"), netip.MustParseAddr("203.0.113.12")}
 	of := func(i int, epoch uint32) plan.CookieKeys {

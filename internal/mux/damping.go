@@ -7,7 +7,8 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// damp lets a member whose own checks turned be damped as its endpoint says; nil: not at all.
+// damp applies the endpoint's damping policy after the member's own checks changed; nil: no
+// damping.
 func (r *roster) damp(m *member, p *lb.Damping, now time.Time) {
 	if p == nil {
 		return
@@ -34,7 +35,7 @@ func (r *roster) undamp(m *member) {
 	delete(r.damped, m)
 }
 
-// release lets members up whose damping is over.
+// release ends the damping of members whose penalty expired.
 func (r *roster) release(c *change, now time.Time) {
 	if r.dampedDue.IsZero() || now.Before(r.dampedDue) {
 		return
@@ -50,7 +51,7 @@ func (r *roster) release(c *change, now time.Time) {
 	}
 }
 
-// earlier is the earlier of two times, of which zero is never.
+// earlier returns the earlier of two times; the zero time means never.
 func earlier(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b
@@ -58,7 +59,7 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// tick does what is due by time.
+// tick applies the changes that are due at now.
 func (r *roster) tick(now time.Time) change {
 	c := newChange()
 	r.release(&c, now)
@@ -69,5 +70,5 @@ func (r *roster) tick(now time.Time) change {
 	return c
 }
 
-// due is when tick has something to do; zero: never, by what is known.
+// due returns when tick has work; zero: not known to be needed.
 func (r *roster) due() time.Time { return earlier(r.dampedDue, r.doubt.Due()) }

@@ -5,8 +5,8 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// obeyLocked makes the tables follow what a probe or what hosts say changed. It is called under the lock, so that two flips
-// of one member reach the tables in order.
+// obeyLocked writes the health changes in c to the data plane. It runs under mu, so that two
+// transitions of one member reach the tables in order.
 func (a *Agent) obeyLocked(c change) {
 	for key, d := range c.decisions {
 		if d.Open() {
@@ -29,7 +29,7 @@ func (a *Agent) obeyLocked(c change) {
 	a.logDecisions(c)
 }
 
-// logDecisions says what was decided of endpoints.
+// logDecisions logs the decisions of endpoints; more than maxFlipLines are summed up in one line.
 func (a *Agent) logDecisions(c change) {
 	if len(c.decisions) > maxFlipLines {
 		var backup, open, panics int
@@ -49,7 +49,7 @@ func (a *Agent) logDecisions(c change) {
 	}
 }
 
-// markLocked remembers a decision for the next agent, once keepMarksLocked is called.
+// markLocked puts a decision into the decision log for the next agent; keepMarksLocked writes it.
 func (a *Agent) markLocked(key lb.EndpointKey, d health.Decision) {
 	w := mark{Decision: d}
 	if d.Open() {
@@ -58,14 +58,14 @@ func (a *Agent) markLocked(key lb.EndpointKey, d health.Decision) {
 	a.marks.put(key, w)
 }
 
-// keepMarksLocked keeps what was marked.
+// keepMarksLocked writes pending decisions to the log file.
 func (a *Agent) keepMarksLocked() {
 	if err := a.marks.flush(); err != nil {
 		a.o.Log.Error("health of all", "error", err)
 	}
 }
 
-// markOpenLocked remembers the decisions of endpoints that are open, before the tables do.
+// markOpenLocked logs the decisions of open endpoints, before the tables have them.
 func (a *Agent) markOpenLocked(keys []lb.EndpointKey) {
 	for _, key := range keys {
 		if d := a.roster.decision(key); d.Open() {
@@ -75,8 +75,8 @@ func (a *Agent) markOpenLocked(keys []lb.EndpointKey) {
 	a.keepMarksLocked()
 }
 
-// markFollowedLocked remembers the decisions of endpoints once the tables follow them, and none of those that are not in the
-// plan.
+// markFollowedLocked logs the decisions of endpoints after the tables have them. Endpoints that are
+// not in the plan have none.
 func (a *Agent) markFollowedLocked(keys []lb.EndpointKey) {
 	for _, key := range keys {
 		a.markLocked(key, a.roster.decision(key))
@@ -84,7 +84,7 @@ func (a *Agent) markFollowedLocked(keys []lb.EndpointKey) {
 	a.keepMarksLocked()
 }
 
-// unmarkOthersLocked forgets what is marked of endpoints that are not in the plan.
+// unmarkOthersLocked removes the logged decisions of endpoints that are not in the plan.
 func (a *Agent) unmarkOthersLocked() {
 	a.marks.prune(a.roster.groups)
 	a.keepMarksLocked()

@@ -11,7 +11,7 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// openPlan is a plan whose one endpoint fails open.
+// openPlan returns a plan whose one endpoint fails open.
 func openPlan(dips ...string) plan.Plan {
 	p := planOf([]string{"203.0.113.10"}, dips...)
 	p.Endpoints[0].FailOpen = true
@@ -43,7 +43,8 @@ func TestFailOpenKeepsTheVIP(t *testing.T) {
 		"alive 203.0.113.10/1 false", "alive 203.0.113.10/2 false", "routes []")
 }
 
-// TestFailOpenIsNotBelieved: an agent that takes over tables that failed open does not take their members for alive.
+// TestFailOpenIsNotBelieved: an agent that takes over tables of an endpoint that fails open does
+// not adopt its members as alive.
 func TestFailOpenIsNotBelieved(t *testing.T) {
 	w := newWorld(t)
 	p := openPlan("10.20.1.11", "10.20.2.11")
@@ -74,7 +75,7 @@ func TestFailOpenIsNotBelieved(t *testing.T) {
 	}
 }
 
-// backupPlan is a plan of two members and a backup.
+// backupPlan returns a plan of two members and a backup.
 func backupPlan() plan.Plan {
 	p := planOf([]string{"203.0.113.10"}, "10.20.1.11", "10.20.2.11", "10.20.3.11")
 	p.Endpoints[0].BackupBelow, p.Endpoints[0].Members[2].Backup = 60, true
@@ -109,7 +110,8 @@ func TestBackupsTakePart(t *testing.T) {
 	}
 }
 
-// TestRingsAreMadeOfWhatTheyDependOn: who is down is patched in, anything else makes a new ring.
+// TestRingsAreMadeOfWhatTheyDependOn: down members are patched into a ring; any other change makes
+// a new ring.
 func TestRingsAreMadeOfWhatTheyDependOn(t *testing.T) {
 	p := backupPlan()
 	e := p.Endpoints[0]
@@ -180,7 +182,8 @@ func TestSweepsCountWhileMembersDrain(t *testing.T) {
 	}
 }
 
-// TestSweepsRest: sweeps follow the interval, plans and draining members. Time is the bubble's own.
+// TestSweepsRest: sweeps follow the interval, plans and draining members. Time is that of the
+// synctest bubble.
 func TestSweepsRest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

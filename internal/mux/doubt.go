@@ -8,21 +8,22 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// doubt is what makes the mux suspect itself, and what it holds back then.
+// doubt detects isolation of this mux and holds the reports of other muxes meanwhile.
 type doubt struct {
 	health.Suspicion
 	services map[string]*doubted
-	// others are what other muxes see, while the suspicion lasts and not for longer than othersLast after heard, when they were
-	// last told.
+	// others are the reports of other muxes. They are kept during isolation, and for at most
+	// othersLast after heard, the time of the last report.
 	others map[lb.EndpointKey]map[uint16]verdict
 	heard  time.Time
 }
 
-// othersLast is how long it counts what other muxes see: the manager tells it every other second, and one that tells nothing more may
-// be as far away as the members.
+// othersLast is how long reports of other muxes are valid. The manager sends them every other
+// second; a manager that stops may be as unreachable as the members.
 const othersLast = 30 * time.Second
 
-// doubted is a service of the plan, with what the mux reaches of it. endpoints counts those that there are.
+// doubted is a service of the plan and how much of it the mux reaches. endpoints counts its
+// endpoints.
 type doubted struct {
 	health.Reach
 	endpoints int
@@ -49,10 +50,10 @@ func (d *doubt) leave(service string) {
 
 func (d *doubt) reach(service string) *health.Reach { return &d.services[service].Reach }
 
-// forget makes a member one that this mux does not check.
+// forget removes a member that this mux does not check from the isolation counts.
 func (d *doubt) forget(m *member) { d.Forget(&m.contact) }
 
-// judge decides whether the mux suspects itself, and what is held for that.
+// judge decides whether the mux is isolated and which verdicts it holds because of that.
 func (r *roster) judge(c *change, now time.Time) {
 	before := r.doubt.Phase()
 	phase := r.doubt.Decide(now)
@@ -76,7 +77,7 @@ func (r *roster) judge(c *change, now time.Time) {
 	r.holdAll(c, now)
 }
 
-// holdAll goes through all members of the plan.
+// holdAll calls hold for all members of the plan.
 func (r *roster) holdAll(c *change, now time.Time) {
 	for _, g := range r.groups {
 		for _, m := range g.members {
@@ -85,7 +86,8 @@ func (r *roster) holdAll(c *change, now time.Time) {
 	}
 }
 
-// hold makes a member keep its last verdict, or no more, as the suspicion and other muxes say.
+// hold makes a member keep its last verdict, or release it, by the isolation phase and the reports
+// of other muxes.
 func (r *roster) hold(c *change, m *member, now time.Time) {
 	phase, fell := r.doubt.Phase(), m.contact.Fell()
 	if phase == health.Trusting || !fell && !m.held() {
@@ -107,7 +109,7 @@ func (r *roster) hold(c *change, m *member, now time.Time) {
 	}
 }
 
-// othersSay takes what other muxes see.
+// othersSay stores reports of other muxes and applies them.
 func (r *roster) othersSay(v plan.Verdicts, now time.Time) change {
 	c := newChange()
 	if r.doubt.Phase() == health.Trusting {

@@ -2,28 +2,29 @@ package mux
 
 import "time"
 
-// phase is how a mux stands to its traffic.
+// phase is a mux's drain phase.
 type phase int
 
 const (
 	// serving: routes are announced.
 	serving phase = iota
-	// leaving: routes carry GRACEFUL_SHUTDOWN, routers move the traffic away (RFC 8326).
+	// leaving: routes carry GRACEFUL_SHUTDOWN, so that routers move traffic away (RFC 8326).
 	leaving
 	// gone: no routes.
 	gone
 )
 
-// drain is a mux's way out. The zero value serves.
+// drain holds the reasons to drain a mux. The zero value serves.
 type drain struct {
-	// plan: the Node object asks for it. local: an operator on this machine does. last: the mux stops for good.
+	// plan: the Node object requests it. local: an operator on this machine does. last: the mux
+	// stops for good.
 	plan, local, last bool
 	since             time.Time
 }
 
 func (d drain) wanted() bool { return d.plan || d.local || d.last }
 
-// set changes who asks; the way out begins with the first and ends when nobody asks any more.
+// set changes the reasons. The drain begins with the first reason and ends with the last.
 func (d *drain) set(now time.Time, change func(*drain)) {
 	before := d.wanted()
 	change(d)
@@ -32,7 +33,7 @@ func (d *drain) set(now time.Time, change func(*drain)) {
 	}
 }
 
-// phase at a time, when routers get wait to move the traffic away.
+// phase returns the drain phase at now, if routers have the time wait to move traffic away.
 func (d drain) phase(now time.Time, wait time.Duration) phase {
 	switch {
 	case !d.wanted():

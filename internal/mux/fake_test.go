@@ -22,7 +22,7 @@ import (
 	"github.com/shuntlb/shunt/internal/probe"
 )
 
-// journal is the order in which the parts around the agent were called.
+// journal records the calls of the agent's dependencies in order.
 type journal struct {
 	mu    sync.Mutex
 	lines []string
@@ -42,7 +42,7 @@ func (j *journal) take() []string {
 	return out
 }
 
-// tables is a data plane that remembers.
+// tables is a data plane that stores its state.
 type tables struct {
 	nat     []dataplane.NATAddress // guarded by mu
 	journal *journal
@@ -58,7 +58,7 @@ type tables struct {
 	room int
 	// changes counts calls of Change.
 	changes int
-	// What schedulers were given last, and how often packets took a member by it.
+	// schedules are the last ones set. scheduled is the state that Scheduled returns.
 	schedules map[lb.EndpointKey]dataplane.Schedule
 	scheduled map[lb.EndpointKey]dataplane.Scheduled
 	// during runs in the middle of Apply.
@@ -99,7 +99,7 @@ func (f *tables) Apply(s dataplane.MuxState) error {
 	return nil
 }
 
-// Change is Apply of the whole state after it.
+// Change applies the whole state that results from the change.
 func (f *tables) Change(c dataplane.MuxChange) error {
 	f.mu.Lock()
 	next := f.state.Changed(c)
@@ -122,7 +122,7 @@ func (f *tables) SetAlive(list []dataplane.MemberAlive) {
 	}
 }
 
-// SetSchedules remembers the last of each endpoint.
+// SetSchedules stores the last schedule of each endpoint.
 func (f *tables) SetSchedules(schedules []dataplane.Schedule) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -191,7 +191,7 @@ func (f *tables) SetNATAddresses(a []dataplane.NATAddress) error {
 
 func (*tables) NATUse() (used, capacity uint64) { return 0, 0 }
 
-// speaker is a fake that writes what it says into the journal.
+// speaker is a fake that records its announcements in the journal.
 type speaker struct {
 	bgp.Fake
 	journal *journal
@@ -214,7 +214,7 @@ func (s *speaker) Set(ctx context.Context, want bgp.State) error {
 	return err
 }
 
-// prober remembers its targets, and those that were resumed.
+// prober stores its targets, and those that were resumed.
 type prober struct{ targets, resumed []probe.Target }
 
 func (p *prober) Resume(t []probe.Target) error {
@@ -236,7 +236,7 @@ type hops struct{ want []netip.Addr }
 
 func (h *hops) Want(w []netip.Addr) { h.want = w }
 
-// world is an agent with everything around it.
+// world is an agent with all of its dependencies.
 type world struct {
 	*journal
 	t       *testing.T
@@ -318,7 +318,7 @@ func (w *world) expect(what string, lines ...string) {
 	}
 }
 
-// planOf is a plan with one TCP endpoint on port 80 for each VIP, all with the same backends.
+// planOf returns a plan with one TCP endpoint on port 80 for each VIP, all with the same backends.
 func planOf(vips []string, dips ...string) plan.Plan {
 	p := plan.Plan{
 		Revision: 1, MTU: 1500,
@@ -384,7 +384,7 @@ func (f *tables) Sweep() (dataplane.FlowTotals, error) {
 	return f.flows, nil
 }
 
-// Flows has one of every member of the first endpoint.
+// Flows returns one flow of every member of the first endpoint.
 func (t *tables) Flows(_ context.Context, of []lb.EndpointKey, most int) ([][]dataplane.Flow, error) {
 	out := make([][]dataplane.Flow, len(of))
 	for i := range of {

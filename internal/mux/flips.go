@@ -2,7 +2,7 @@ package mux
 
 import "github.com/shuntlb/shunt/internal/dataplane"
 
-// Flips counts the changes of health since the agent started, by member of the plan.
+// Flips returns the number of health transitions since the agent started, by member of the plan.
 func (a *Agent) Flips() map[dataplane.MemberKey]uint64 {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -16,7 +16,8 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// Flows implements agent.Handler: the flows of a VIP's endpoints, of all when the question names no port.
+// Flows implements agent.Handler. It returns the flows of a VIP's endpoints, of all of them when
+// the request has no port.
 func (a *Agent) Flows(ctx context.Context, q *apiv1.FlowsRequest) *apiv1.FlowsResult {
 	vip, err := netip.ParseAddr(q.GetVip())
 	if err != nil {
@@ -49,8 +50,9 @@ func (a *Agent) Flows(ctx context.Context, q *apiv1.FlowsRequest) *apiv1.FlowsRe
 	return out
 }
 
-// asked are the endpoints that a question is about, of those of its VIP from narrow to wide: all, those with the port as
-// written, or for each protocol the one that takes packets to the port.
+// asked returns the endpoints that a request selects from those of its VIP, which are ordered from
+// narrow to wide: all; those with the port as written; or for each protocol the one that receives
+// packets to the port.
 func asked(q *apiv1.FlowsRequest, endpoints []plan.Endpoint) []plan.Endpoint {
 	endpoints = slices.DeleteFunc(endpoints, func(e plan.Endpoint) bool {
 		return q.GetProtocol() != "" && q.GetProtocol() != e.Key.Protocol.String()
@@ -89,7 +91,7 @@ func flowStatus(e plan.Endpoint, f dataplane.Flow) *apiv1.FlowStatus {
 	return out
 }
 
-// flowClass is a flow's class in the API's words.
+// flowClass returns the API's name of a flow's class.
 func flowClass(f dataplane.Flow) string {
 	switch {
 	case f.Tracked && f.Class == dataplane.FlowClosing:

@@ -36,7 +36,7 @@ func TestFlowsNameBackends(t *testing.T) {
 	}
 }
 
-// TestFlowClasses: a record and an entry of the flow table have words of their own.
+// TestFlowClasses: connection records and flow table entries have different class names.
 func TestFlowClasses(t *testing.T) {
 	for want, f := range map[string]dataplane.Flow{
 		"untrusted": {Class: dataplane.FlowUntrusted}, "trusted": {Class: dataplane.FlowTrusted}, "closing": {Class: dataplane.FlowClosing},
@@ -83,7 +83,7 @@ func TestPortText(t *testing.T) {
 	}
 }
 
-// TestTraceTellsDecisions: what the agent decided by health stands behind the step that found the endpoint.
+// TestTraceTellsDecisions: the agent's health decisions follow the step that found the endpoint.
 func TestTraceTellsDecisions(t *testing.T) {
 	w := newWorld(t)
 	w.apply(openPlan("10.20.1.11"))

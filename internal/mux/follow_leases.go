@@ -7,7 +7,7 @@ import (
 	"github.com/shuntlb/shunt/internal/notify"
 )
 
-// ranks are those of routes to VIPs that are not to be 0.
+// ranks returns the non-zero ranks of routes to VIPs.
 func (l *Leases) ranks() map[netip.Addr]uint8 {
 	if l == nil {
 		return nil
@@ -15,7 +15,8 @@ func (l *Leases) ranks() map[netip.Addr]uint8 {
 	return l.Ranks(DefaultLeaseFor)
 }
 
-// followOutboundLocked keeps which VIPs servers hold ports of, and has those judged again that changed.
+// followOutboundLocked updates outbound, the VIPs of which servers hold ports, and marks changed
+// ones for judgeLocked.
 func (a *Agent) followOutboundLocked() {
 	if a.o.Leases == nil {
 		return
@@ -40,8 +41,8 @@ func (a *Agent) followOutboundLocked() {
 	a.outbound = now
 }
 
-// FollowLeases lets routers and leases know of each other's changes until ctx ends: which VIPs may be announced, and how large
-// packets to servers may be.
+// FollowLeases passes changes between routing and leases until ctx ends: which VIPs may be
+// announced, and the path MTUs to servers.
 func (a *Agent) FollowLeases(ctx context.Context) {
 	var moves <-chan struct{}
 	if a.o.Leases != nil {
@@ -64,15 +65,15 @@ func (a *Agent) FollowLeases(ctx context.Context) {
 	}
 }
 
-// wantLeased makes the destinations of servers that hold ports of VIPs among those whose ways are followed, whether they are backends or not;
-// applying is held.
+// wantLeased adds servers that hold ports of VIPs to the resolved destinations, whether they are
+// backends or not. The caller holds applying.
 func (a *Agent) wantLeased() {
 	if a.o.Leases != nil {
 		a.outers.lease(a.o.Leases.Outers())
 	}
 }
 
-// tellPaths gives the leases the MTUs of the paths to servers.
+// tellPaths sets the MTUs of the paths to servers in the leases.
 func (a *Agent) tellPaths() {
 	if a.o.Leases == nil {
 		return
@@ -88,7 +89,7 @@ func (a *Agent) tellPaths() {
 	a.o.Leases.SetPaths(mtus, planned)
 }
 
-// leaseFault is why routes to VIPs with SNAT have a higher rank.
+// leaseFault returns why routes to VIPs with SNAT have a non-zero rank; empty: they have rank 0.
 func (a *Agent) leaseFault() string {
 	if a.o.Leases == nil {
 		return ""

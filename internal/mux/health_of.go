@@ -8,37 +8,39 @@ import (
 	"github.com/shuntlb/shunt/internal/probe"
 )
 
-// MemberHealth is what the agent knows of the health of one member.
+// MemberHealth is the health of one member as the agent has it.
 type MemberHealth struct {
-	// Alive is the verdict; what its endpoint decides for all of its members is not in it.
+	// Alive is the verdict of the member alone. Decisions of its endpoint for all members are not
+	// included.
 	Alive bool
-	// Asked: something is known of it.
+	// Asked: a result is known.
 	Asked bool
-	// Held: it is silent, but keeps its last verdict, because the mux suspects itself.
+	// Held: it is silent but keeps its last verdict, because the mux considers itself isolated.
 	Held bool
-	// DampedUntil is until when it stays down because it flapped; zero: it does not.
+	// DampedUntil is when damping ends; zero: it is not damped.
 	DampedUntil time.Time
-	// Words are why it is what it is.
+	// Words is the reason for the verdict.
 	Words string
 	// Checks are those of its endpoint, in their order.
 	Checks []CheckHealth
-	// Results are the last results of its checks, Turns the last changes of its health, both oldest first.
+	// Results are the last results of its checks, Turns its last health transitions, both oldest
+	// first.
 	Results []health.Past
 	Turns   []health.Turn
 }
 
-// CheckHealth is what one check of a member came to.
+// CheckHealth is the state of one check of a member.
 type CheckHealth struct {
 	Target probe.Target
-	// Alive is the verdict of this check, Asked that something is known.
+	// Alive is the verdict of this check. Asked: a result is known.
 	Alive, Asked bool
-	// Probed: this mux makes the check; else the member's host does alone.
+	// Probed: this mux makes the check, else only the member's host does.
 	Probed bool
-	// Words of its last result; empty: there was none.
+	// Words describes the last result; empty: there was none.
 	Words string
 }
 
-// HealthOf is what is known of the member with an id of an endpoint of the plan; false: there is none.
+// HealthOf returns the health of member id of an endpoint of the plan, and false if there is none.
 func (a *Agent) HealthOf(e lb.EndpointKey, id uint16) (MemberHealth, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

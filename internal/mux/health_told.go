@@ -28,7 +28,8 @@ func (a *Agent) Health(q *apiv1.HealthQuestion) *apiv1.HealthResult {
 	})
 }
 
-// healthTold is what is known of a member, in the manager's words; empty for one that is in no plan.
+// healthTold returns the health of a member in the API's form; empty for a member that is in no
+// plan.
 func (a *Agent) healthTold(key lb.EndpointKey, id uint16) *apiv1.NodeHealth {
 	h, known := a.HealthOf(key, id)
 	if !known {
@@ -51,7 +52,7 @@ func (a *Agent) healthTold(key lb.EndpointKey, id uint16) *apiv1.NodeHealth {
 	return out
 }
 
-// verdict is the word for it.
+// verdict returns the API's name of the verdict.
 func (h *MemberHealth) verdict() string {
 	switch {
 	case !h.Asked:
@@ -66,7 +67,7 @@ func (h *MemberHealth) verdict() string {
 	return convert.Unhealthy
 }
 
-// since is when the member's health turned last; nil: it did not.
+// since returns the time of the member's last health transition; nil: there was none.
 func (m *member) since() *timestamppb.Timestamp {
 	turn, known := m.history.LastTurn()
 	if !known {
@@ -75,7 +76,7 @@ func (m *member) since() *timestamppb.Timestamp {
 	return timestamppb.New(turn.At)
 }
 
-// checksOf are the checks of an endpoint of the plan.
+// checksOf returns the checks of an endpoint of the plan.
 func (a *Agent) checksOf(e lb.EndpointKey) []lb.Check {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -8,8 +8,8 @@ import (
 	"github.com/shuntlb/shunt/internal/convert"
 )
 
-// TestHealthIsTold: of members that are asked for, in their order, the verdict with its words, and each result of each check; nothing
-// of a member that is not there.
+// TestHealthIsTold: the result has, for the requested members in their order, the verdict with its
+// reason and each result of each check. It is empty for a member that does not exist.
 func TestHealthIsTold(t *testing.T) {
 	w := newWorld(t)
 	w.apply(planOf([]string{"203.0.113.10"}, "10.20.1.11", "10.20.2.11"))

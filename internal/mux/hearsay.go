@@ -8,18 +8,24 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// What becomes of a member that its host checks when its host falls silent. A verdict stays as long as nobody takes it back: a
-// mux without a manager goes on with those it has, for ever, because a manager that is away says nothing of servers, and
-// probes from here may be forbidden. A manager takes verdicts back whose host it does not hear any more; one that has just
-// started knows none yet. Then this mux checks the member itself, until the host is back; the last verdict counts until these checks
-// come to another. With lb.FromBoth it checks all the time, and without a verdict its own check decides alone. So it is with lb.FromMux: hosts
-// report only that they have no room for a member.
+// With lb.FromHost the member's host checks it and reports through the manager. If the host falls
+// silent, its last verdict stays until the manager revokes it. A mux without a manager keeps its
+// verdicts without limit, because a missing manager is no evidence about servers, and probes from
+// this mux may be forbidden. A manager revokes the verdicts of a host that stopped reporting; a
+// manager that has just started has none yet. After a revocation this mux checks the member itself
+// until the host reports again; the last verdict is in force until these checks reach a different
+// one.
+//
+// With lb.FromBoth the mux checks all the time, and its own check decides alone while there is no
+// verdict of the host. The same applies to lb.FromMux, where hosts report only members for which
+// they have no room.
 const (
-	// keepMissing is how long one counts that the manager does not know (yet), and how long a new member waits for the first.
+	// keepMissing is how long a verdict stays in force that the manager does not have (yet), and
+	// how long a new member waits for the first verdict.
 	keepMissing = 10 * time.Second
 )
 
-// verdict is what a host says of a member.
+// verdict is a host's verdict on a member.
 type verdict uint8
 
 const (
@@ -28,44 +34,47 @@ const (
 	saidDead
 )
 
-// hearsay is what is known of a member through its host.
+// hearsay is the health of a member as its host reports it.
 type hearsay struct {
 	from string // lb.FromMux, lb.FromHost or lb.FromBoth
 	said verdict
-	// because are the host's own words for it; empty: it gave none.
+	// because is the host's reason for the verdict; empty: it sent none.
 	because string
-	// until: with FromHost and nothing said, when this mux checks by itself; zero: there is something said, or standIn.
+	// until, with FromHost and no verdict, is when this mux begins to check; zero: there is a
+	// verdict, or standIn is set.
 	until time.Time
 	// standIn: this mux checks because the host is silent.
 	standIn bool
-	// cut: with FromHost, this mux does not reach the host's machine, so that it checks the member itself, as with FromBoth.
+	// cut: with FromHost, this mux does not reach the host's machine, so that it checks the member
+	// itself, as with FromBoth.
 	cut bool
 }
 
-// denied: the host calls it dead, whatever the mux's own check says. With lb.FromMux, hosts say so of members that they have no binding for.
+// denied reports whether the host's verdict is dead and overrides the mux's own check. With
+// lb.FromMux, hosts report members as dead for which they have no binding.
 func (h *hearsay) denied() bool { return (h.from != lb.FromHost || h.cut) && h.said == saidDead }
 
-// probed tells whether the mux checks the member.
+// probed reports whether this mux checks the member.
 func (h *hearsay) probed() bool { return h.from != lb.FromHost || h.standIn || h.cut }
 
-// saying is what a host says of a member, and why.
+// saying is a host's verdict on a member with its reason.
 type saying struct {
 	verdict verdict
 	because string
 }
 
-// heard is all that hosts said, of members of the plan and of those that may come to be.
+// heard holds all host reports, also those on members that are not in the plan yet.
 type heard struct {
 	said map[lb.EndpointKey]map[uint16]saying
-	// full: there was a full account since the agent started.
+	// full: a full report was received since the agent started.
 	full bool
-	// due is when the next member's until is, or earlier; zero: there is none.
+	// due is no later than the earliest until of the members; zero: there is none.
 	due time.Time
-	// retarget: who is to be probed changed.
+	// retarget: the set of members to probe changed.
 	retarget bool
 }
 
-// follow makes a member of the plan one that is checked as its endpoint says.
+// follow sets the host report of a member of the plan, as its endpoint's health.from requires.
 func (r *roster) follow(m *member, e *plan.Endpoint, now time.Time) {
 	from, last := e.Health.From, r.heard.said[e.Key][m.ID]
 	said := last.verdict
@@ -94,7 +103,7 @@ func (r *roster) follow(m *member, e *plan.Endpoint, now time.Time) {
 	}
 }
 
-// await lets the mux check a member from a time on if its host is silent until then.
+// await makes the mux check a member from until on, unless its host reports before.
 func (r *roster) await(m *member, until time.Time) {
 	m.until = until
 	if r.heard.due.IsZero() || until.Before(r.heard.due) {
@@ -102,7 +111,7 @@ func (r *roster) await(m *member, until time.Time) {
 	}
 }
 
-// awaitAll gives all hosts that have said nothing yet time until then.
+// awaitAll sets the deadline of all members that wait for the first report of their host.
 func (r *roster) awaitAll(until time.Time) {
 	for _, g := range r.groups {
 		for _, m := range g.members {
@@ -113,7 +122,7 @@ func (r *roster) awaitAll(until time.Time) {
 	}
 }
 
-// hear folds in what hosts say: each endpoint is decided once.
+// hear applies host reports; each endpoint is decided once.
 func (r *roster) hear(v plan.Verdicts, now time.Time) change {
 	c := newChange()
 	r.results++
@@ -161,7 +170,7 @@ func (r *roster) hear(v plan.Verdicts, now time.Time) change {
 	return c
 }
 
-// miss takes back what was said before a full account and is not in it.
+// miss revokes the verdicts in before that a full report does not contain.
 func (r *roster) miss(c *change, before map[lb.EndpointKey]map[uint16]saying, now time.Time) {
 	for key, of := range before {
 		g := r.groups[key]
@@ -179,7 +188,7 @@ func (r *roster) miss(c *change, before map[lb.EndpointKey]map[uint16]saying, no
 	}
 }
 
-// Words of members that hosts check.
+// Health reasons of members that hosts check.
 const (
 	wordsAlive  = "its host says that it is alive"
 	wordsDead   = "its host says that it is dead"
@@ -193,7 +202,7 @@ func wordsOf(said verdict) string {
 	return wordsDead
 }
 
-// told are words about what the host says, with its own behind them.
+// told appends the host's reason to words.
 func (h *hearsay) told(words string) string {
 	if h.because == "" {
 		return words
@@ -201,7 +210,8 @@ func (h *hearsay) told(words string) string {
 	return words + ": " + h.because
 }
 
-// believe takes over what a member's host says; until is how long the last verdict counts when that is nothing.
+// believe applies a host's verdict on a member. If it is a revocation, the last verdict is in force
+// until the time given.
 func (r *roster) believe(c *change, m *member, last saying, until time.Time) {
 	was, said := m.said, last.verdict
 	m.because = last.because
@@ -229,7 +239,7 @@ func (r *roster) believe(c *change, m *member, last saying, until time.Time) {
 	}
 }
 
-// told begins the turn of a member of which something good or bad is said.
+// told records good or bad news about a member in this pass.
 func (r *roster) told(c *change, m *member, good bool) {
 	r.touch(c, m)
 	m.asked, m.seen = true, r.results
@@ -241,8 +251,8 @@ func (r *roster) told(c *change, m *member, good bool) {
 	}
 }
 
-// standIn lets the mux check the members whose hosts were silent for too long. retarget: who is to be probed changed since
-// the last call.
+// standIn makes the mux check members whose hosts were silent for too long. retarget reports
+// whether the set of members to probe changed since the last call.
 func (r *roster) standIn(now time.Time) (retarget bool) {
 	if due := r.heard.due; !due.IsZero() && !now.Before(due) {
 		r.heard.due = time.Time{}
@@ -251,7 +261,8 @@ func (r *roster) standIn(now time.Time) (retarget bool) {
 				switch {
 				case m.until.IsZero():
 				case m.until.After(now), !r.heard.full && !m.fresh():
-					// Before the first account there is nothing to tell from silence, but for members nobody knows.
+					// Before the first full report, a silent host looks like one without verdicts;
+					// only members without any health are checked.
 					r.await(m, m.until)
 				default:
 					m.until, m.standIn, r.heard.retarget = time.Time{}, true, true
@@ -263,18 +274,19 @@ func (r *roster) standIn(now time.Time) (retarget bool) {
 	return retarget
 }
 
-// Heard takes what hosts say of the members that they check: one pass over the tables, however many there are.
+// Heard applies host reports in one pass over the tables, however many there are.
 func (a *Agent) Heard(v plan.Verdicts) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	c := a.roster.hear(v, a.o.Clock.Now())
 	if due := a.roster.heard.due; a.roster.heard.retarget || !due.IsZero() && !due.After(a.o.Clock.Now()) {
-		notify.Send(a.speak) // Run tells the prober
+		notify.Send(a.speak) // Run updates the prober
 	}
 	a.followLocked(c, "hosts say so")
 }
 
-// StandIn begins to check members whose hosts are silent, and ends it for those whose hosts are back.
+// StandIn begins to check members whose hosts are silent, and stops it for members whose hosts
+// report again.
 func (a *Agent) StandIn() {
 	a.mu.Lock()
 	retarget := a.ready && a.roster.standIn(a.o.Clock.Now())

@@ -12,7 +12,8 @@ import (
 
 const heardVIP = "203.0.113.10"
 
-// heardWorld is an agent that obeys a plan of two members, 1 and 2, which their hosts check as well or alone.
+// heardWorld returns an agent with a plan of two members, 1 and 2, which their hosts check, alone
+// or in addition to the mux.
 func heardWorld(t *testing.T, from string, change func(*plan.Endpoint)) (*world, plan.Plan) {
 	w := newWorld(t)
 	p := planOf([]string{heardVIP}, "10.20.1.11", "10.20.2.11")
@@ -25,7 +26,7 @@ func heardWorld(t *testing.T, from string, change func(*plan.Endpoint)) (*world,
 	return w, p
 }
 
-// said lets hosts say something of the plan's members.
+// said delivers host reports on the plan's members.
 func (w *world) said(full bool, alive, dead, unknown []uint16) {
 	key := planOf([]string{heardVIP}).Endpoints[0].Key
 	w.agent.Heard(plan.Verdicts{Full: full, Endpoints: []plan.EndpointVerdicts{{Key: key, Alive: alive, Dead: dead, Unknown: unknown}}})
@@ -37,7 +38,7 @@ func (w *world) speak() {
 	w.agent.Speak(w.t.Context())
 }
 
-// pass lets time pass.
+// pass advances the clock and applies the changes that are due.
 func (w *world) pass(d time.Duration) {
 	w.clock.Advance(d)
 	w.agent.StandIn()
@@ -66,8 +67,9 @@ func TestHostDecides(t *testing.T) {
 	}
 }
 
-// TestHostsOwnWords: what the host says is told with its words, in statuses and in what becomes of a member, whether it decides or
-// forbids, and for one that comes after it was spoken of; without words as before.
+// TestHostsOwnWords: statuses and health transitions have the reason that the host sent, whether
+// the host decides or only denies, and also for a member that the plan gets after the report.
+// Reports without a reason are unchanged.
 func TestHostsOwnWords(t *testing.T) {
 	for _, from := range []string{lb.FromHost, lb.FromBoth} {
 		w, p := heardWorld(t, from, nil)
@@ -111,7 +113,7 @@ func TestHostsOwnWords(t *testing.T) {
 	}
 }
 
-// TestVerdictsBeforeThePlan: hosts hear of a member before muxes do.
+// TestVerdictsBeforeThePlan: reports on a member may arrive before the plan has it.
 func TestVerdictsBeforeThePlan(t *testing.T) {
 	w, p := heardWorld(t, lb.FromHost, nil)
 	w.said(true, []uint16{1, 2, 3}, nil, nil)
@@ -132,7 +134,8 @@ func TestVerdictsBeforeThePlan(t *testing.T) {
 	}
 }
 
-// TestVetoBeforeTheFirstCheck: a mux tells of a dead member before it has checked it itself.
+// TestVetoBeforeTheFirstCheck: the status has a member that its host reports as dead before the mux
+// has checked it.
 func TestVetoBeforeTheFirstCheck(t *testing.T) {
 	w, _ := heardWorld(t, lb.FromBoth, nil)
 	w.said(true, nil, []uint16{1}, nil)
@@ -182,7 +185,8 @@ func TestMuxChecksWhenTheHostIsSilent(t *testing.T) {
 	w.expect("a probe that was under way does not count")
 }
 
-// TestAccountWithoutAMember: a manager that has just started does not know all hosts yet.
+// TestAccountWithoutAMember: a manager that has just started does not have the reports of all hosts
+// yet.
 func TestAccountWithoutAMember(t *testing.T) {
 	w, _ := heardWorld(t, lb.FromHost, nil)
 	w.said(true, []uint16{1, 2}, nil, nil)
@@ -199,7 +203,8 @@ func TestAccountWithoutAMember(t *testing.T) {
 	}
 }
 
-// TestRestartWithoutAManager: what tables and hosts said goes on, however long no manager is there.
+// TestRestartWithoutAManager: the health in tables and host reports stays in force for as long as
+// there is no manager.
 func TestRestartWithoutAManager(t *testing.T) {
 	w, p := heardWorld(t, lb.FromHost, nil)
 	w.said(true, []uint16{1}, []uint16{2}, nil)
@@ -223,7 +228,7 @@ func TestRestartWithoutAManager(t *testing.T) {
 	}
 }
 
-// TestNobodySpeaksForNewMembers: backends without a host agent are checked by the mux.
+// TestNobodySpeaksForNewMembers: the mux checks backends without a host agent.
 func TestNobodySpeaksForNewMembers(t *testing.T) {
 	w, _ := heardWorld(t, lb.FromHost, nil)
 	w.pass(keepMissing)
@@ -262,8 +267,9 @@ func TestBothMustAgree(t *testing.T) {
 	w.expect("a path that is gone", "alive 203.0.113.10/1 false", "routes []")
 }
 
-// TestHostHasNoRoomForAMember: a member that its host calls dead gets no flows although only muxes check it, or nobody does; it comes back when the host
-// takes that back or is silent.
+// TestHostHasNoRoomForAMember: a member that its host reports as dead gets no flows, although only
+// muxes check it or it has no checks. It comes back when the host revokes the report or becomes
+// silent.
 func TestHostHasNoRoomForAMember(t *testing.T) {
 	for name, change := range map[string]func(*plan.Endpoint){"checked by muxes": nil, "not checked": func(e *plan.Endpoint) { e.Health.Checks = nil }} {
 		w, p := heardWorld(t, lb.FromMux, change)

@@ -13,11 +13,11 @@ import (
 	"time"
 )
 
-// leaseNames is a file with the VIPs that have SNAT, one to a line, in order. Its time is when the agent heard last that its leases
-// were the newest.
+// leaseNames is a file with the VIPs that have SNAT, sorted, one a line. Its modification time is
+// the last time at which a manager confirmed the leases as the newest.
 type leaseNames struct {
 	path string
-	// said is what the file says, at its time; heard is what that should be.
+	// said is the file's content, at its time, and heard the time that it should have.
 	said      string
 	at, heard time.Time
 }
@@ -25,7 +25,7 @@ type leaseNames struct {
 // heardPace is the least time between two changes of the file's time.
 const heardPace = time.Second
 
-// openLeaseNames reads what an agent before left. Lines that are no address are passed over.
+// openLeaseNames reads the file of a previous agent. Lines that are not an address are skipped.
 func openLeaseNames(path string) (*leaseNames, []netip.Addr, error) {
 	data, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -44,11 +44,11 @@ func openLeaseNames(path string) (*leaseNames, []netip.Addr, error) {
 	return n, had, nil
 }
 
-// never is the time of a file whose agent did not hear anything.
+// never is the time of a file whose agent received no confirmation.
 var never = time.Unix(0, 0)
 
-// hear keeps when it was heard that leases were the newest. A file that cannot be changed makes the next agent cautious; one that was
-// removed is written again.
+// hear sets the time of the last confirmation. If the file's time cannot be set, the next agent is
+// too cautious, which is safe; a removed file is written again.
 func (n *leaseNames) hear(now time.Time) {
 	if n == nil {
 		return
@@ -64,8 +64,8 @@ func (n *leaseNames) hear(now time.Time) {
 	}
 }
 
-// keep writes the file when it says something else. One that cannot be written is tried again with the next change: what it is for
-// is an agent that starts on a machine that was down, without a manager.
+// keep writes the file if the VIPs changed. A failure is retried with the next change, because only
+// an agent that starts without a manager, on a machine that was down, needs the file.
 func (n *leaseNames) keep(vips map[netip.Addr]knownVIP) {
 	if n == nil {
 		return

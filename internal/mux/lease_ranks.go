@@ -10,28 +10,31 @@ import (
 	"github.com/shuntlb/shunt/internal/snat"
 )
 
-// DefaultLeaseFor is how long a mux takes its leases for the newest after a manager last confirmed it: many times the interval of
-// the confirmations, and far shorter than the quarantine of a freed range.
+// DefaultLeaseFor is how long after the last confirmation by a manager a mux considers its leases
+// the newest: many times the interval of the confirmations, and far shorter than the quarantine of
+// a freed range.
 const DefaultLeaseFor = 10 * time.Second
 
-// DefaultWordsFor is how long after the last confirmation no port can have another holder than the tables say: the quarantine of a
-// freed range, less the time for which managers may confirm leases that are not the newest any more (a leader leaseTTL, its
-// followers 3 s, and drift of clocks).
+// DefaultWordsFor is how long after the last confirmation no port can have another holder than in
+// the tables. It is the quarantine of a freed range minus the time for which managers may confirm
+// outdated leases (leaseTTL for a leader, 3 s for its followers, and clock drift).
 const DefaultWordsFor = snat.Quarantine - 10*time.Second
 
-// Ranks of the routes to VIPs with SNAT (bgp.Route.Rank): answers to servers reach a mux only if no mux of a lower rank announces
-// the VIP. docs/adr/0007 has the safety argument.
+// Ranks of the routes to VIPs with SNAT (bgp.Route.Rank). Replies to servers reach a mux only if no
+// mux with a lower rank announces the VIP. The safety argument is in docs/adr/0007.
 const (
-	// rankNewest: the tables have the leases, and a manager confirmed within DefaultLeaseFor that they are the newest.
+	// rankNewest: the tables have the leases, and a manager confirmed within DefaultLeaseFor that
+	// they are the newest.
 	rankNewest uint8 = iota
-	// rankUnconfirmed: the tables have leases; there may be newer ones, which other muxes have if any has.
+	// rankUnconfirmed: the tables have leases. Newer ones may exist, and if any mux has them it is
+	// another one.
 	rankUnconfirmed
 	// rankWithout: the tables do not have the leases.
 	rankWithout
 )
 
-// Ranks are the ranks of VIPs with SNAT that are not rankNewest, when leases count as the newest for lasts after the last
-// confirmation.
+// Ranks returns the VIPs with SNAT whose rank is not rankNewest. Leases count as the newest for
+// lasts after the last confirmation.
 func (l *Leases) Ranks(lasts time.Duration) (out map[netip.Addr]uint8) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -54,13 +57,14 @@ func (l *Leases) Ranks(lasts time.Duration) (out map[netip.Addr]uint8) {
 	return out
 }
 
-// Newest tells whether the tables have the leases of a VIP, if it has SNAT, and a manager confirmed within lasts that they are the
-// newest.
+// Newest reports whether a VIP has no SNAT, or the tables have its leases and a manager confirmed
+// within lasts that they are the newest.
 func (l *Leases) Newest(vip netip.Addr, lasts time.Duration) bool {
 	return l.Ranks(lasts)[vip] == rankNewest
 }
 
-// outboundVIPs calls each for every VIP with SNAT if known was replaced after the given count of changes, and returns the present count.
+// outboundVIPs calls each for every VIP with SNAT if the change count differs from since. It
+// returns the current count.
 func (l *Leases) outboundVIPs(since uint64, each func(vip netip.Addr, outbound bool)) uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -72,7 +76,7 @@ func (l *Leases) outboundVIPs(since uint64, each func(vip netip.Addr, outbound b
 	return l.changes
 }
 
-// Fault is why routes to VIPs with SNAT have a higher rank; empty: none has.
+// Fault returns why routes to VIPs with SNAT have a non-zero rank; empty: all have rank 0.
 func (l *Leases) Fault(lasts time.Duration) string {
 	ranks := l.Ranks(lasts)
 	if len(ranks) == 0 {

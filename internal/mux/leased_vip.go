@@ -11,10 +11,10 @@ import (
 // leasedVIP is a VIP with SNAT.
 type leasedVIP struct {
 	service string
-	// order is the VIP's place among those with SNAT: the first ones get the room that there is.
+	// order is the VIP's position among those with SNAT: the first ones get table space first.
 	order   int
 	members []dataplane.SNATMember
-	// index of each DIP in members; a DIP that goes leaves its place to another one.
+	// index maps each DIP to its index in members. The index of a removed DIP is reused.
 	index map[netip.Addr]uint16
 	// leased: servers hold ports of it.
 	leased bool
@@ -22,7 +22,8 @@ type leasedVIP struct {
 	fault error
 }
 
-// configure makes these the DIPs; those that stay keep their places, others come in the order that they are given in.
+// configure replaces the DIPs. Those that stay keep their index; new ones follow in the given
+// order.
 func (v *leasedVIP) configure(dips []*apiv1.SnatDIP) (changed bool, err error) {
 	wanted := make(map[netip.Addr]dataplane.SNATMember, len(dips))
 	order := make([]netip.Addr, 0, len(dips))
@@ -37,7 +38,7 @@ func (v *leasedVIP) configure(dips []*apiv1.SnatDIP) (changed bool, err error) {
 		wanted[m.DIP] = m
 		order = append(order, m.DIP)
 	}
-	members := slices.Clone(v.members) // the tables may have these
+	members := slices.Clone(v.members) // the tables may hold the old slice
 	for dip, i := range v.index {
 		if _, ok := wanted[dip]; !ok {
 			delete(v.index, dip)
@@ -64,7 +65,7 @@ func (v *leasedVIP) configure(dips []*apiv1.SnatDIP) (changed bool, err error) {
 	return changed, nil
 }
 
-// follow gives the members the MTUs of their paths.
+// follow sets the path MTUs of the members.
 func (v *leasedVIP) follow(mtu func(outer netip.Addr) uint32) (changed bool) {
 	members := slices.Clone(v.members)
 	for i := range members {

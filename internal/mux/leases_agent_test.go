@@ -24,7 +24,7 @@ const (
 	snatDIP  = "10.20.1.11"
 )
 
-// leasedWorld is an agent of two VIPs, of which one has SNAT as soon as a manager says so.
+// leasedWorld is an agent with two VIPs, of which one has SNAT after a manager configured it.
 type leasedWorld struct {
 	*world
 	data *dataplane.FakeMuxSNAT
@@ -39,7 +39,7 @@ func newLeasedWorld(t *testing.T) *leasedWorld {
 	return w
 }
 
-// begin starts an agent that obeys its plan and whose members are alive.
+// begin starts an agent with an applied plan whose members are alive.
 func (w *leasedWorld) begin() {
 	w.leases = NewLeases(w.data, w.clock)
 	if err := w.leases.Remember(w.file); err != nil {
@@ -52,7 +52,7 @@ func (w *leasedWorld) begin() {
 	}
 }
 
-// vip is what a manager says of the VIP with SNAT.
+// vip returns the manager's configuration of the VIP with SNAT.
 func (w *leasedWorld) vip(dips ...string) []*apiv1.SnatVIP {
 	v := &apiv1.SnatVIP{Vip: snatVIP, Service: "web"}
 	for _, dip := range dips {
@@ -69,7 +69,7 @@ func (w *leasedWorld) hear(in *apiv1.SnatLeases) {
 	w.agent.Speak(context.Background())
 }
 
-// snapshot is a whole one of one lease.
+// snapshot delivers a complete snapshot with one lease.
 func (w *leasedWorld) snapshot() {
 	w.t.Helper()
 	w.leases.Begin()
@@ -81,7 +81,7 @@ func (w *leasedWorld) snapshot() {
 	w.hear(in)
 }
 
-// announces checks what routers hear.
+// announces checks the announced VIPs.
 func (w *leasedWorld) announces(when string, vips ...string) {
 	w.t.Helper()
 	var got []string
@@ -93,7 +93,7 @@ func (w *leasedWorld) announces(when string, vips ...string) {
 	}
 }
 
-// ranked checks the rank of the route to the VIP with SNAT; routes to the other VIP have none.
+// ranked checks the rank of the route to the VIP with SNAT; the other VIP's route has rank 0.
 func (w *leasedWorld) ranked(when string, want uint8) {
 	w.t.Helper()
 	w.announces(when, snatVIP, plainVIP)
@@ -108,7 +108,7 @@ func (w *leasedWorld) ranked(when string, want uint8) {
 	}
 }
 
-// lease folds a lease of the DIP into the manager's book and returns the batch.
+// lease folds a lease of the DIP into the manager's lease store and returns the batch.
 func (w *leasedWorld) lease(r snat.Range) []byte {
 	w.t.Helper()
 	b := &snat.Batch{Number: w.book.Last() + 1, At: w.clock.Now(), Sections: []snat.Section{{
@@ -121,8 +121,9 @@ func (w *leasedWorld) lease(r snat.Range) []byte {
 	return raw
 }
 
-// TestRoutesRankBehindNewerLeases: a mux that lacks leases, or cannot know whether they are the newest, announces the VIP behind those
-// that can, so that clients are served if no mux can.
+// TestRoutesRankBehindNewerLeases: a mux that lacks leases, or has unconfirmed ones, announces the
+// VIP with a higher rank than muxes with the newest ones, so that clients are still served if no
+// mux has those.
 func TestRoutesRankBehindNewerLeases(t *testing.T) {
 	w := newLeasedWorld(t)
 	w.ranked("before anybody spoke of SNAT", rankNewest)
@@ -158,7 +159,8 @@ func TestRoutesRankBehindNewerLeases(t *testing.T) {
 	}
 }
 
-// TestRemovedLeaseNamesAreRestored: the next agent knows the VIPs with SNAT, also when the state directory was removed meanwhile.
+// TestRemovedLeaseNamesAreRestored: the next agent has the VIPs with SNAT even if the state
+// directory was removed.
 func TestRemovedLeaseNamesAreRestored(t *testing.T) {
 	w := newLeasedWorld(t)
 	w.file = filepath.Join(t.TempDir(), "state", "snat")
@@ -186,7 +188,8 @@ func TestRemovedLeaseNamesAreRestored(t *testing.T) {
 	}
 }
 
-// TestVIPIsAnnouncedForServersThatHoldItsPorts: whatever the health of its endpoints; without leases health decides.
+// TestVIPIsAnnouncedForServersThatHoldItsPorts: a VIP with leased ports is announced whatever the
+// health of its endpoints; without leases health decides.
 func TestVIPIsAnnouncedForServersThatHoldItsPorts(t *testing.T) {
 	w := newLeasedWorld(t)
 	unhealthy := func() {
@@ -211,7 +214,7 @@ func TestVIPIsAnnouncedForServersThatHoldItsPorts(t *testing.T) {
 	w.announces("all are healthy", snatVIP, plainVIP)
 	unhealthy()
 	w.announces("none is healthy", snatVIP)
-	w.begin() // the words are there, and no manager has sent anything
+	w.begin() // the tables have the leases, and no manager has sent anything
 	unhealthy()
 	w.announces("after a restart of the agent", snatVIP)
 
@@ -225,8 +228,8 @@ func TestVIPIsAnnouncedForServersThatHoldItsPorts(t *testing.T) {
 	w.announces("the server left snat", []string{}...)
 }
 
-// TestVIPWaitsForMembersDespiteLeases: a mux that starts must not take clients' packets before its members were asked, though
-// servers hold ports.
+// TestVIPWaitsForMembersDespiteLeases: a mux that starts must not attract clients' packets before
+// its members were probed, even if servers hold ports.
 func TestVIPWaitsForMembersDespiteLeases(t *testing.T) {
 	w := &leasedWorld{world: newWorld(t), data: &dataplane.FakeMuxSNAT{}, book: snat.NewBook(), rev: 2, file: filepath.Join(t.TempDir(), "snat-vips")}
 	w.leases = NewLeases(w.data, w.clock)
@@ -241,7 +244,7 @@ func TestVIPWaitsForMembersDespiteLeases(t *testing.T) {
 	w.announces("no member answered for as long as a VIP waits", snatVIP)
 }
 
-// TestAgentStartsWithWordsOfTheOneBefore: its VIPs rank as they would had it not ended.
+// TestAgentStartsWithWordsOfTheOneBefore: the VIPs have the same ranks as without the restart.
 func TestAgentStartsWithWordsOfTheOneBefore(t *testing.T) {
 	w := newLeasedWorld(t)
 	w.snapshot()
@@ -256,12 +259,12 @@ func TestAgentStartsWithWordsOfTheOneBefore(t *testing.T) {
 	w.hear(&apiv1.SnatLeases{Newest: true, Revision: 1})
 	w.ranked("when it is there", rankNewest)
 
-	// One that was away for long has words that may be others' by now.
+	// After a long absence, ports may have other holders than in the tables.
 	w.clock.Advance(DefaultLeaseFor + 1)
 	w.begin()
 	w.ranked("with words that were confirmed too long ago", rankUnconfirmed)
 
-	// VIPs that the manager does not name any more are forgotten.
+	// VIPs that the manager no longer configures are removed.
 	w.leases.Begin()
 	w.hear(&apiv1.SnatLeases{Snapshot: true, Configured: true, Revision: 2})
 	w.ranked("the service has no snat any more", rankNewest)
@@ -270,8 +273,8 @@ func TestAgentStartsWithWordsOfTheOneBefore(t *testing.T) {
 	}
 }
 
-// TestAgentStartsWithoutWords: after a reboot only the names of VIPs with SNAT are known; without a manager those rank behind
-// all other muxes.
+// TestAgentStartsWithoutWords: after a reboot only the names of VIPs with SNAT are known. Without a
+// manager their routes rank behind those of all other muxes.
 func TestAgentStartsWithoutWords(t *testing.T) {
 	w := newLeasedWorld(t)
 	file := w.file
@@ -301,8 +304,8 @@ func TestAgentStartsWithoutWords(t *testing.T) {
 	}
 }
 
-// TestTablesWithoutRoom: a VIP whose leases the tables cannot take ranks behind muxes that have room, and is reported; all else goes on,
-// and its rank is restored when there is room.
+// TestTablesWithoutRoom: a VIP whose leases do not fit into the tables ranks behind muxes that have
+// room, and is reported. Everything else continues, and the rank is restored when there is room.
 func TestTablesWithoutRoom(t *testing.T) {
 	w := newLeasedWorld(t)
 	w.data.Fail(snat.VIP{Addr: netip.MustParseAddr(snatVIP)}, fmt.Errorf("set SNAT of 203.0.113.10: %w", &dataplane.NoRoom{Table: dataplane.TableSNAT}))
@@ -330,7 +333,8 @@ func TestTablesWithoutRoom(t *testing.T) {
 	}
 }
 
-// TestLeasesAreAcknowledgedWhenTheyServe: not while packets meet the tables of an agent before.
+// TestLeasesAreAcknowledgedWhenTheyServe: leases are not acknowledged while packets still use the
+// tables of a previous agent.
 func TestLeasesAreAcknowledgedWhenTheyServe(t *testing.T) {
 	w := newLeasedWorld(t)
 	w.data.Idle(true)
@@ -343,7 +347,8 @@ func TestLeasesAreAcknowledgedWhenTheyServe(t *testing.T) {
 		t.Errorf("acknowledged %v", rep.GetSnatAck())
 	}
 	w.data.Idle(false)
-	w.apply(planOf([]string{snatVIP, plainVIP}, snatDIP)) // with which they begin to serve
+	// the tables begin to serve with this plan
+	w.apply(planOf([]string{snatVIP, plainVIP}, snatDIP))
 	select {
 	case <-w.leases.Says():
 	default:
@@ -354,7 +359,7 @@ func TestLeasesAreAcknowledgedWhenTheyServe(t *testing.T) {
 	}
 }
 
-// TestServersGetThePathsMTU: as members of endpoints do.
+// TestServersGetThePathsMTU: servers with leases get path MTUs as members of endpoints do.
 func TestServersGetThePathsMTU(t *testing.T) {
 	w := newLeasedWorld(t)
 	vip, dip := snat.VIP{Addr: netip.MustParseAddr(snatVIP)}, netip.MustParseAddr(snatDIP)
@@ -380,7 +385,8 @@ func TestServersGetThePathsMTU(t *testing.T) {
 	<-done
 }
 
-// TestTraceNamesTheServer: of a packet that no endpoint takes.
+// TestTraceNamesTheServer: a trace of a packet to a leased port, for which there is no endpoint,
+// has its server.
 func TestTraceNamesTheServer(t *testing.T) {
 	w := newLeasedWorld(t)
 	b := &snat.Batch{Number: 1, At: w.clock.Now(), Sections: []snat.Section{{VIP: snat.VIP{Addr: netip.MustParseAddr(snatVIP)}, Leased: []snat.Lease{{DIP: netip.MustParseAddr(snatDIP), Range: 128}}}}}

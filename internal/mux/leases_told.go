@@ -8,7 +8,8 @@ import (
 	"github.com/shuntlb/shunt/internal/snat"
 )
 
-// Words implements agent.Leases: what packets find in the tables, with the revision that they are of.
+// Words implements agent.Leases. It returns the leases that packets find in the tables, and their
+// revision.
 func (l *Leases) Words(q *apiv1.SnatWordsQuestion) *apiv1.SnatWords {
 	l.hearing.Lock()
 	defer l.hearing.Unlock()
@@ -18,7 +19,7 @@ func (l *Leases) Words(q *apiv1.SnatWordsQuestion) *apiv1.SnatWords {
 	}
 	out := &apiv1.SnatWords{Revision: l.Revision()}
 	if l.loading {
-		out.Revision = 0 // the words are of before
+		out.Revision = 0 // the tables hold the leases from before the snapshot
 	}
 	for _, in := range q.GetVips() {
 		addr, err := netip.ParseAddr(in.GetVip())
@@ -34,8 +35,9 @@ func (l *Leases) Words(q *apiv1.SnatWordsQuestion) *apiv1.SnatWords {
 	return out
 }
 
-// pageTold is a VIP's page of what the tables say; nil: they have none of it. Tables know where packets go, not whose they are: a
-// member that leads elsewhere than its DIP's host is told as the address to which it leads.
+// pageTold returns a VIP's page as it is in the tables; nil: they have none. Tables hold tunnel
+// destinations, not owners: an entry that does not lead to its DIP's host appears as the address
+// that it leads to.
 func (l *Leases) pageTold(tables dataplane.SNATTeller, vip snat.VIP) ([]byte, error) {
 	to, words, ok := tables.SNATWords(vip)
 	if !ok {

@@ -10,18 +10,20 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// lingerPace is the least time between two looks at what lingers: tables of 20,000 endpoints are not gone through for each VIP.
+// lingerPace is the least time between two searches for expired VIPs, so that tables of 20,000
+// endpoints are not searched for each VIP.
 const lingerPace = time.Second
 
-// lingering are VIPs that left the plan. Their routes are withdrawn, and the tables keep them until their time is over: a
-// router that has not heard of it still sends packets for them. Their sources and limits stay, too. It has no lock and no clock.
+// lingering holds the retired VIPs: those that left the plan. Their routes are withdrawn, and the
+// tables keep them, with their sources and limits, until their grace period ends, because a router
+// that has not processed the withdrawal still sends packets for them. It has no lock and no clock.
 type lingering struct {
 	until map[netip.Addr]time.Time
 }
 
-// extend returns the plan with what it says no more of VIPs that linger, which is as the plan before had it, and that one may
-// have been extended; and the changes from that one on, which are those to the plan as told without what lingers. VIPs that are forgotten do not
-// linger.
+// extend returns told plus the endpoints of retired VIPs, copied from before, which may contain
+// retired VIPs itself. It also returns the changes from before to that plan; changes are those to
+// told. VIPs in forgotten get no grace period.
 func (l *lingering) extend(told, before plan.Plan, changes []plan.EndpointChange, forgotten map[netip.Addr]bool, now time.Time, linger time.Duration) (plan.Plan, []plan.EndpointChange) {
 	left := leftVIPs(told, before, changes)
 	l.follow(slices.DeleteFunc(left, func(vip netip.Addr) bool { return forgotten[vip] }), now, linger)
@@ -44,7 +46,7 @@ func (l *lingering) extend(told, before plan.Plan, changes []plan.EndpointChange
 	return p, changes
 }
 
-// follow makes VIPs that left linger, from now on or as long as before, and none else.
+// follow replaces the retired VIPs by those in left. A VIP that is retired already keeps its end.
 func (l *lingering) follow(left []netip.Addr, now time.Time, linger time.Duration) {
 	until := map[netip.Addr]time.Time{}
 	for _, vip := range left {
@@ -59,7 +61,8 @@ func (l *lingering) follow(left []netip.Addr, now time.Time, linger time.Duratio
 	l.until = until
 }
 
-// leftVIPs returns the VIPs of the plan before, and of changes from it, that the plan as told does not have. Some may be there twice.
+// leftVIPs returns the VIPs that are in before, or removed by changes, and not in told. A VIP may
+// occur twice.
 func leftVIPs(told, before plan.Plan, changes []plan.EndpointChange) (out []netip.Addr) {
 	outbound := told.OutboundVIPs()
 	for _, c := range changes {
@@ -75,7 +78,7 @@ func leftVIPs(told, before plan.Plan, changes []plan.EndpointChange) (out []neti
 	return out
 }
 
-// merged joins two ordered lists of endpoints.
+// merged joins two sorted lists of endpoints.
 func merged(a, b []plan.Endpoint) []plan.Endpoint {
 	out := make([]plan.Endpoint, 0, len(a)+len(b))
 	for _, e := range b {
@@ -85,8 +88,8 @@ func merged(a, b []plan.Endpoint) []plan.Endpoint {
 	return append(out, a...)
 }
 
-// share adds what services of the plan before say of lingering VIPs that no service of this one has, and the lists that they
-// take from policies.
+// share adds to p the services of before that have retired VIPs, and the policy source lists that
+// these use.
 func (l *lingering) share(p *plan.Plan, before plan.Plan) {
 	known := map[netip.Addr]bool{}
 	for _, s := range p.Services {
@@ -110,13 +113,13 @@ func (l *lingering) share(p *plan.Plan, before plan.Plan) {
 	}
 }
 
-// has tells whether a VIP lingers.
+// has reports whether a VIP is retired and in its grace period.
 func (l *lingering) has(vip netip.Addr) bool {
 	_, yes := l.until[vip]
 	return yes
 }
 
-// next is when the first of them is over; zero when none lingers.
+// next returns the earliest end of a grace period; zero: there is none.
 func (l *lingering) next() (next time.Time) {
 	for _, end := range l.until {
 		if next.IsZero() || end.Before(next) {
@@ -126,7 +129,8 @@ func (l *lingering) next() (next time.Time) {
 	return next
 }
 
-// Linger makes the tables forget VIPs whose routes were withdrawn long enough ago, and looks for room for those that are withheld, until ctx ends.
+// Linger removes retired VIPs from the tables when their grace period ends, and retries withheld
+// VIPs, until ctx ends.
 func (a *Agent) Linger(ctx context.Context) {
 	for {
 		a.mu.Lock()
@@ -138,7 +142,7 @@ func (a *Agent) Linger(ctx context.Context) {
 		var over <-chan time.Time
 		lingers := a.lingers
 		if !next.IsZero() {
-			// Those that come are over later.
+			// VIPs that retire now have a later end.
 			over, lingers = a.o.Clock.After(max(next.Sub(a.o.Clock.Now()), lingerPace)), nil
 		}
 		select {
@@ -151,7 +155,7 @@ func (a *Agent) Linger(ctx context.Context) {
 	}
 }
 
-// forgetLingering obeys the plan again, without those that lingered for long enough.
+// forgetLingering applies the plan again, without the VIPs whose grace period has ended.
 func (a *Agent) forgetLingering(ctx context.Context) {
 	a.applying.Lock()
 	defer a.applying.Unlock()

@@ -12,7 +12,8 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// lingeringWorld has two VIPs of two services, with sources of their own and of a policy, both announced.
+// lingeringWorld has two VIPs of two services, with their own and a policy's sources, both
+// announced.
 func lingeringWorld(t *testing.T) (w *world, both plan.Plan) {
 	w = newWorld(t)
 	o := w.agent.o
@@ -36,13 +37,14 @@ func lingeringWorld(t *testing.T) (w *world, both plan.Plan) {
 	return w, both
 }
 
-// none is a plan without VIPs.
+// none returns a plan without VIPs.
 func none(p plan.Plan) plan.Plan {
 	p.Endpoints, p.Services, p.Sources = nil, nil, nil
 	return p
 }
 
-// TestWithdrawnVIPLingers: routers first, the tables when its time is over, and meanwhile with who may use it.
+// TestWithdrawnVIPLingers: a VIP first leaves the routes, and the tables after its grace period.
+// Its sources apply meanwhile.
 func TestWithdrawnVIPLingers(t *testing.T) {
 	w, both := lingeringWorld(t)
 	w.apply(none(both))
@@ -63,7 +65,8 @@ func TestWithdrawnVIPLingers(t *testing.T) {
 	w.expect("over", "tables []")
 }
 
-// TestLingeringVIPReturns: it is announced at once, for the tables have it and its members are known.
+// TestLingeringVIPReturns: it is announced immediately, because the tables have it and its members
+// have health.
 func TestLingeringVIPReturns(t *testing.T) {
 	w, both := lingeringWorld(t)
 	w.apply(none(both))
@@ -78,7 +81,7 @@ func TestLingeringVIPReturns(t *testing.T) {
 	w.expect("the other is over", "tables [203.0.113.10]")
 }
 
-// TestChangeOfWhatStaysDoesNotLinger: an endpoint of a VIP that stays goes at once.
+// TestChangeOfWhatStaysDoesNotLinger: an endpoint is removed immediately if its VIP stays.
 func TestChangeOfWhatStaysDoesNotLinger(t *testing.T) {
 	w, both := lingeringWorld(t)
 	other := both
@@ -92,7 +95,7 @@ func TestChangeOfWhatStaysDoesNotLinger(t *testing.T) {
 	}
 }
 
-// TestNoRoomForWhatLingers: what comes goes before what is over soon.
+// TestNoRoomForWhatLingers: new VIPs take precedence over retired ones.
 func TestNoRoomForWhatLingers(t *testing.T) {
 	w, both := lingeringWorld(t)
 	next := none(both)

@@ -8,7 +8,8 @@ import (
 	"github.com/shuntlb/shunt/internal/load"
 )
 
-// loads are what hosts say of the load of members. They are in memory only: an agent that starts hears all of it with its stream.
+// loads holds the member loads that hosts report. They are in memory only, because the manager's
+// stream begins with all of them.
 type loads struct {
 	mu    sync.Mutex
 	table *load.Table
@@ -23,7 +24,7 @@ func (l *loads) Of(k load.Key, now time.Time) (load.Load, bool) {
 	return l.table.Of(k, now)
 }
 
-// told is the newest load of a member and how long ago it was told.
+// told returns the newest load of a member and its age.
 func (l *loads) told(k load.Key, now time.Time) (load.Load, time.Duration, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -31,17 +32,17 @@ func (l *loads) told(k load.Key, now time.Time) (load.Load, time.Duration, bool)
 	return of, now.Sub(at), known
 }
 
-// HeardLoads takes what hosts say of the load of their members.
+// HeardLoads stores loads that hosts reported.
 func (a *Agent) HeardLoads(members []load.Member) {
 	a.loads.mu.Lock()
 	defer a.loads.mu.Unlock()
 	a.loads.table.Put(members, "", a.o.Clock.Now())
 }
 
-// Loads is what schedulers ask.
+// Loads returns the reader for schedulers.
 func (a *Agent) Loads() load.Reader { return &a.loads }
 
-// LoadOf is the load of the member with an id of an endpoint; false: nothing is known that counts.
+// LoadOf returns the load of member id of an endpoint; false: there is none, or it is too old.
 func (a *Agent) LoadOf(e lb.EndpointKey, id uint16) (load.Load, bool) {
 	return a.loads.Of(load.Key{Endpoint: e, Member: id}, a.o.Clock.Now())
 }

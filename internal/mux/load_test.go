@@ -10,7 +10,7 @@ import (
 	"github.com/shuntlb/shunt/internal/load"
 )
 
-// TestLoadsAreKept: a mux has the newest load of each member as long as it counts.
+// TestLoadsAreKept: a mux holds the newest load of each member while it is valid.
 func TestLoadsAreKept(t *testing.T) {
 	fake := clock.NewFake(time.Unix(1000, 0))
 	a := &Agent{o: Options{Clock: fake}, loads: loads{table: load.NewTable()}}

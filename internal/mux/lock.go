@@ -8,10 +8,11 @@ import (
 	"github.com/shuntlb/shunt/internal/lock"
 )
 
-// lockName is the file in the run directory that keeps a second agent out.
+// lockName is the file in the run directory that excludes a second agent.
 const lockName = "agent.lock"
 
-// Lock makes the run directory and takes it for this process. The kernel lets go of it when the process ends.
+// Lock creates the run directory and locks it for this process. The kernel releases the lock when
+// the process ends.
 func Lock(runDir string) (*lock.File, error) {
 	l, err := lock.Take(filepath.Join(runDir, lockName))
 	if errors.Is(err, lock.ErrTaken) {

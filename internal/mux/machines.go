@@ -11,20 +11,21 @@ import (
 	"github.com/shuntlb/shunt/internal/probe"
 )
 
-// With health from host, a host says that its servers serve, which says nothing about the way from this mux to them. So the mux probes each host machine
-// by ICMP: one probe a second for all of its backends. While a machine that answered before is silent, the mux checks its backends itself, and they are
+// With health from host, a host's verdict covers its servers but not the path from this mux to
+// them. So the mux probes each host machine by ICMP: one probe a second for all of its backends.
+// While a machine that answered before is silent, the mux checks its backends itself, and they are
 // alive only when the host and the mux both find them alive (Ananta section 3.4.3).
 
-// maxHosts bounds the hosts of each list in the node's status.
+// maxHosts bounds each list of hosts in the node's status.
 const maxHosts = 16
 
-// machines are the hosts whose verdicts count at this mux, by address.
+// machines holds, by address, the hosts whose verdicts this mux uses.
 type machines struct {
 	byHost   map[netip.Addr]*machine
 	byTarget map[probe.Target]*machine
 }
 
-// machine is one host. members counts those of the plan that are on it.
+// machine is one host. members counts the members of the plan on it.
 type machine struct {
 	host    netip.Addr
 	target  probe.Target
@@ -36,7 +37,8 @@ func newMachines() machines {
 	return machines{byHost: map[netip.Addr]*machine{}, byTarget: map[probe.Target]*machine{}}
 }
 
-// enter counts a member on a host and reports whether it is the first. Members of endpoints that muxes check have no host.
+// enter counts a member on a host and reports whether it is the first. Members of endpoints that
+// muxes check have no host.
 func (ms *machines) enter(host netip.Addr) (first bool) {
 	if !host.IsValid() {
 		return false
@@ -50,7 +52,7 @@ func (ms *machines) enter(host netip.Addr) (first bool) {
 	return m.members == 1
 }
 
-// leave is the inverse of enter; it reports whether the member was the last.
+// leave is the inverse of enter. It reports whether the member was the last.
 func (ms *machines) leave(host netip.Addr) (last bool) {
 	m := ms.byHost[host]
 	if m == nil {
@@ -70,7 +72,7 @@ func (ms *machines) lost(host netip.Addr) bool {
 	return m != nil && m.path.Lost()
 }
 
-// named lists hosts in order, at most maxHosts.
+// named returns, sorted, at most maxHosts hosts whose path satisfies which.
 func (ms *machines) named(which func(*health.Path) bool) (out []string) {
 	var hosts []netip.Addr
 	for host, m := range ms.byHost {
@@ -85,7 +87,7 @@ func (ms *machines) named(which func(*health.Path) bool) (out []string) {
 	return out
 }
 
-// reach makes the members on a machine follow that it was lost or found.
+// reach updates the members on a machine that was lost or found.
 func (r *roster) reach(c *change, on *machine, now time.Time) {
 	c.paths = append(c.paths, on)
 	lost := on.path.Lost()
@@ -103,7 +105,7 @@ func (r *roster) reach(c *change, on *machine, now time.Time) {
 			if lost || m.said == unsaid {
 				continue
 			}
-			// What the host says counts again.
+			// The host's verdict is in force again.
 			m.words, m.spoke = wordsOf(m.said), 0
 			m.adopt(m.said == saidAlive)
 			r.doubt.forget(m)
@@ -111,7 +113,7 @@ func (r *roster) reach(c *change, on *machine, now time.Time) {
 	}
 }
 
-// logPathsLocked logs machines that were lost or found, and has what is probed and reported follow.
+// logPathsLocked logs machines that were lost or found, and triggers updates of probes and status.
 func (a *Agent) logPathsLocked(of []*machine) {
 	for _, m := range of {
 		if m.path.Lost() {

@@ -15,7 +15,7 @@ func onHosts(e *plan.Endpoint) {
 	e.Members[0].Host, e.Members[1].Host = netip.MustParseAddr("10.20.1.1"), netip.MustParseAddr("10.20.2.1")
 }
 
-// pings are answers of machines, "10.20.1.1+" or "10.20.1.1-".
+// pings delivers probe results of machines, "10.20.1.1+" or "10.20.1.1-".
 func (w *world) pings(answers ...string) {
 	for _, answer := range answers {
 		end := len(answer) - 1
@@ -26,7 +26,7 @@ func (w *world) pings(answers ...string) {
 	}
 }
 
-// probed are the addresses that the mux asks, in order.
+// probed returns the addresses that the mux probes, sorted.
 func (w *world) probed() (out []string) {
 	for _, t := range w.prober.targets {
 		out = append(out, t.Address.String())
@@ -47,7 +47,8 @@ const (
 	server1            = "10.20.1.11:8080"
 )
 
-// TestMuxDoesNotReachAHost: the host says that its server serves, and no packet from this mux comes to it.
+// TestMuxDoesNotReachAHost: the host reports its server as alive, but no packet from this mux
+// reaches it.
 func TestMuxDoesNotReachAHost(t *testing.T) {
 	w, p := heardWorld(t, lb.FromHost, onHosts)
 	w.said(true, []uint16{1, 2}, nil, nil)
@@ -62,10 +63,10 @@ func TestMuxDoesNotReachAHost(t *testing.T) {
 		t.Errorf("unreached hosts %v", st.UnreachedHosts)
 	}
 	w.probe("10.20.1.11", false, "no answer")
-	w.said(false, []uint16{1}, nil, nil) // which is true, and does not help
+	w.said(false, []uint16{1}, nil, nil) // correct, but the path is still lost
 	w.probe("10.20.1.11", false, "no answer")
 	w.expect("the mux does not reach it", "alive 203.0.113.10/1 false")
-	// A change of the plan leaves that as it is.
+	// A change of the plan does not change that.
 	p.Endpoints = slices.Clone(p.Endpoints)
 	p.Endpoints[0].Members = slices.Clone(p.Endpoints[0].Members)
 	p.Endpoints[0].Members[1].Weight++
@@ -83,7 +84,8 @@ func TestMuxDoesNotReachAHost(t *testing.T) {
 	}
 }
 
-// TestCutHostStillDenies: while the mux checks itself, a host that calls its server dead is believed.
+// TestCutHostStillDenies: while the mux checks a server itself, a dead verdict of the host still
+// applies.
 func TestCutHostStillDenies(t *testing.T) {
 	w, _ := heardWorld(t, lb.FromHost, onHosts)
 	w.said(true, []uint16{1, 2}, nil, nil)
@@ -99,7 +101,8 @@ func TestCutHostStillDenies(t *testing.T) {
 	w.expect("the host says alive", "alive 203.0.113.10/1 true")
 }
 
-// TestMachinesFollowThePlan: one probe for a machine however many members are on it, none once the last has left, none for a mux that checks itself.
+// TestMachinesFollowThePlan: a machine has one probe however many members are on it, and none after
+// the last one left. A mux that checks members itself probes no machines.
 func TestMachinesFollowThePlan(t *testing.T) {
 	w, p := heardWorld(t, lb.FromHost, func(e *plan.Endpoint) {
 		onHosts(e)

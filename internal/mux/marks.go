@@ -14,48 +14,51 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// marksFile in the run directory holds decisions of endpoints. Each line says of one which hold, and the ids of its members that are
-// alive in truth when it is open; the last line of an endpoint counts, and a line without its end does not.
+// marksFile is the decision log in the run directory. Each line has the decisions in force for one
+// endpoint and, if it is open, the ids of its members that are truly alive. The last line of an
+// endpoint counts; a line without a newline does not.
 const marksFile = "decisions"
 
-// marksSlack is how many lines the file may have beside two for each endpoint before it is written anew.
+// marksSlack is how many lines beyond two for each endpoint the file may have before it is
+// rewritten.
 const marksSlack = 4096
 
-// Directories in which agents before kept a file for each endpoint: of those that fail open with ids of members, of those whose
-// backups take part.
+// Directories in which earlier versions kept one file for each endpoint: for those that fail open,
+// with member ids, and for those that use backups.
 const (
 	formerOpenMarks   = "fail-open"
 	formerBackupMarks = "backup"
 )
 
-// Words of a line.
+// Keywords of a line.
 const (
 	markedOpen   = "fails-open"
 	markedPanic  = "panics"
 	markedBackup = "backups"
 )
 
-// marks are the decisions that outlive an agent, until the next boot, as the tables do. An agent that takes over tables
-// cannot tell from them that members are called alive because none is.
+// marks are the decisions that outlive an agent, until the next boot, as the tables do. The tables
+// alone do not show that members count as alive only because none is healthy.
 type marks struct {
 	dir string
-	// set is what is said of endpoints, by name. Endpoints without a decision are not in it.
+	// set maps an endpoint's name to its line. Endpoints without a decision are not in it.
 	set map[string]string
-	// pending are lines that are not in the file yet, which has so many. whole: it is to be written anew.
+	// pending are lines to append to the file, lines is how many it has, and whole means that it
+	// must be rewritten.
 	pending bytes.Buffer
 	lines   int
 	whole   bool
 	file    *os.File
 }
 
-// mark is what is remembered of an endpoint.
+// mark is the logged state of an endpoint.
 type mark struct {
 	health.Decision
-	// alive are the members of an endpoint that is open which are alive.
+	// alive are the members of an open endpoint that are alive.
 	alive []uint16
 }
 
-// openMarks reads what an agent before left.
+// openMarks reads the decision log of a previous agent.
 func openMarks(runDir string) (*marks, error) {
 	m := &marks{dir: runDir, set: map[string]string{}}
 	data, err := os.ReadFile(filepath.Join(runDir, marksFile))
@@ -72,12 +75,12 @@ func openMarks(runDir string) (*marks, error) {
 			m.set[name] = said
 		}
 	}
-	// What this agent writes does not follow a line without its end.
+	// Rewrite, because an appended line would continue an incomplete one.
 	m.whole = len(data) > 0
 	return m, m.takeFormer()
 }
 
-// takeFormer takes over the files of an agent of a former version.
+// takeFormer converts the files of an earlier version.
 func (m *marks) takeFormer() error {
 	for dir, word := range map[string]string{formerOpenMarks: markedOpen, formerBackupMarks: markedBackup} {
 		path := filepath.Join(m.dir, dir)
@@ -110,7 +113,7 @@ func markName(k lb.EndpointKey) string {
 	return fmt.Sprintf("%d_%s_%d_%d_%d", k.VNI, k.VIP, k.Protocol, k.Port, k.PortEnd)
 }
 
-// read tells what is marked.
+// read returns the logged state of an endpoint.
 func (m *marks) read(k lb.EndpointKey) (out mark) {
 	if len(m.set) == 0 {
 		return out
@@ -132,7 +135,7 @@ func (m *marks) read(k lb.EndpointKey) (out mark) {
 	return out
 }
 
-// say is what a line says of an endpoint; empty: nothing holds.
+// say formats the state as the rest of a line; empty: no decision is in force.
 func (w mark) say() string {
 	var out []byte
 	word := func(s string) {
@@ -156,8 +159,9 @@ func (w mark) say() string {
 	return string(out)
 }
 
-// put marks a decision, which flush then keeps. That is before tables open and after they stopped to: a mark too many makes the
-// next agent ask members again that are alive, one too few makes dead members look alive.
+// put adds a decision to the log; flush writes it. This happens before tables open an endpoint and
+// after they close it, because a surplus entry only makes the next agent probe live members again,
+// but a missing one makes dead members look alive.
 func (m *marks) put(k lb.EndpointKey, w mark) {
 	if w.Decision == (health.Decision{}) && len(m.set) == 0 {
 		return
@@ -176,7 +180,7 @@ func (m *marks) change(name, said string) {
 	m.lines++
 }
 
-// flush writes what was put, all at once.
+// flush writes all pending lines in one write.
 func (m *marks) flush() error {
 	if !m.whole && m.pending.Len() == 0 {
 		return nil
@@ -193,7 +197,7 @@ func (m *marks) flush() error {
 	return nil
 }
 
-// rewrite makes the file one that says everything once.
+// rewrite replaces the file by one with a single line for each endpoint.
 func (m *marks) rewrite() error {
 	m.whole = true
 	m.pending.Reset()
@@ -220,7 +224,7 @@ func (m *marks) rewrite() error {
 	return nil
 }
 
-// prune forgets what is marked of endpoints that wanted does not name.
+// prune removes endpoints that are not in wanted.
 func (m *marks) prune(wanted map[lb.EndpointKey]*group) {
 	if len(m.set) == 0 {
 		return

@@ -17,7 +17,8 @@ func markKey(i int) lb.EndpointKey {
 	return lb.EndpointKey{VIP: netip.MustParseAddr("2001:db8:f::10"), Protocol: lb.TCP, Port: uint16(80 + i)}
 }
 
-// TestMarksOutliveTheAgent: what was kept is read again, also when the file ends in the middle of a line or was written anew.
+// TestMarksOutliveTheAgent: logged decisions are read again, also when the file ends in the middle
+// of a line or was rewritten.
 func TestMarksOutliveTheAgent(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		dir, err := os.MkdirTemp("", "marks")
@@ -85,7 +86,7 @@ func TestMarksOutliveTheAgent(t *testing.T) {
 	})
 }
 
-// TestMarksOfAFormerVersion are taken over, once.
+// TestMarksOfAFormerVersion: files of an earlier version are converted once.
 func TestMarksOfAFormerVersion(t *testing.T) {
 	dir := t.TempDir()
 	for name, content := range map[string]string{

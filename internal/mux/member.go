@@ -10,7 +10,8 @@ import (
 	"github.com/shuntlb/shunt/internal/probe"
 )
 
-// backend names a member by what it is, not by its id: an id may come to stand for another backend.
+// backend identifies a member by address, not by id, because an id may be reused for another
+// backend.
 type backend struct {
 	Endpoint lb.EndpointKey
 	Backend  lb.BackendKey
@@ -20,34 +21,37 @@ type backend struct {
 type member struct {
 	plan.Member
 	service string
-	// checks are those of its endpoint, in their order. A single one is in only.
+	// checks are those of its endpoint, in their order. A single check is stored in only.
 	checks []check
 	only   [1]check
-	// up is what its checks come to, by this mux or as its host said last.
+	// up is the combined state of its checks, or the last verdict of its host.
 	up bool
 	// damped: it stays down because it flapped.
 	damped bool
-	damper *health.Damper // nil: it is not damped by its endpoint, or never came up or went down
+	damper *health.Damper // nil: its endpoint has no damping, or it never changed state
 	// contact is whether this mux reaches it.
 	contact health.Contact
-	// words of the last probe that explains the verdict, or of what else it comes from.
+	// words is the result of the last probe that explains the verdict, or another reason for it.
 	words string
-	// spoke is the number of the check that words are of + 1; 0: they are of none.
+	// spoke is the number of the check that words is about + 1; 0: none.
 	spoke   uint8
 	history health.History
-	// seen is the number of the last result, good that of the first in the latest run of results that could bring it up; 0: none.
+	// seen is the number of the last result. good is that of the first in the latest run of results
+	// that could bring it up; 0: none.
 	seen, good uint64
-	// back is the number of the first good result of those that made it alive again; 0: it was not dead before.
+	// back is the number of the first good result of those that made it alive again; 0: it was not
+	// dead before.
 	back uint64
 	// once: it was alive at some time.
 	once bool
-	// flips are the changes of its health that were observed.
+	// flips counts its health transitions.
 	flips uint64
-	// asked: enough of its checks have results, or a host's verdict counted, or its health was taken over.
+	// asked: enough of its checks have results, or a host's verdict was applied, or its health was
+	// taken over.
 	asked bool
-	// group is its endpoint in the plan that was applied last, nil when it is in none.
+	// group is its endpoint in the plan applied last; nil: it is in none.
 	group *group
-	// before and was are its standing and what its checks came to at the beginning of a pass that it turns in.
+	// before and was are its standing and up at the beginning of a pass that changes it (turning).
 	before       health.Standing
 	was, turning bool
 	hearsay
@@ -57,23 +61,24 @@ type member struct {
 type check struct {
 	of    *member
 	state health.Member
-	// rise and fall are the check's.
+	// rise and fall are the check's thresholds.
 	rise, fall uint32
-	// at is its place among those of its target + 1, 0 when it is not there.
+	// at is its index among the checks of its target + 1; 0: it is not listed.
 	at int32
-	// number is its place among those of the endpoint.
+	// number is its index among the checks of the endpoint.
 	number uint8
-	// had: there was a result. good: the last one was. silent: nothing came back. fell: its state went down because of silence, and
-	// there was only silence since. held: it counts as alive nevertheless, because the mux suspects itself.
+	// had: there was a result. good: the last result was good. silent: the last probe got no reply.
+	// fell: its state went down because of silence, and there was only silence since. held: it
+	// counts as alive nevertheless, because the mux considers itself isolated.
 	had, good, silent, fell, held bool
-	// unaskable: this mux cannot make it, and there was no result since that was known.
+	// unaskable: this mux cannot make the check, and there was no result since that was known.
 	unaskable bool
 	target    probe.Target
-	// words of the last result.
+	// words is the last result.
 	words string
 }
 
-// newChecks makes room for n checks.
+// newChecks returns a slice of n checks.
 func (m *member) newChecks(n int) []check {
 	if n == 1 {
 		return m.only[:]
@@ -81,23 +86,24 @@ func (m *member) newChecks(n int) []check {
 	return make([]check, n)
 }
 
-// alive is what a check counts as.
+// alive returns the state in force for a check.
 func (c *check) alive() bool { return c.state.Alive() || c.held }
 
-// alive is the member's health; what an endpoint decides for all is not in it.
+// alive returns the member's own health, without the endpoint's decisions for all members.
 func (m *member) alive() bool { return m.up && !m.damped && !m.denied() }
 
-// held tells whether one of its checks is.
+// held reports whether one of its checks is held.
 func (m *member) held() bool {
 	return slices.ContainsFunc(m.checks, func(c check) bool { return c.held })
 }
 
-// fresh tells that nothing is known of it and it was never alive.
+// fresh reports whether nothing is known of it and it was never alive.
 func (m *member) fresh() bool {
 	return !slices.ContainsFunc(m.checks, func(c check) bool { return !c.state.Fresh() })
 }
 
-// combine is what its checks come to now, and whether those that were not asked cannot change it.
+// combine returns the combined state of its checks, and whether checks without a result cannot
+// change it.
 func (m *member) combine(needed int) (up, known bool) {
 	var room [lb.MaxChecks]health.Member
 	states := room[:0]
@@ -111,7 +117,7 @@ func (m *member) combine(needed int) (up, known bool) {
 	return health.Combine(states, needed)
 }
 
-// couldRise tells whether the last results of its checks are such as bring it up.
+// couldRise reports whether enough of its checks' last results are good.
 func (m *member) couldRise(needed int) bool {
 	good := 0
 	for i := range m.checks {
@@ -122,7 +128,7 @@ func (m *member) couldRise(needed int) bool {
 	return good >= needed
 }
 
-// isSilent tells whether nothing came back from it: the last results of all checks that had one are silence.
+// isSilent reports whether the last result of every check that had one is silence.
 func (m *member) isSilent() bool {
 	any := false
 	for i := range m.checks {
@@ -135,7 +141,7 @@ func (m *member) isSilent() bool {
 	return any
 }
 
-// adopt makes it alive or dead whatever its checks said.
+// adopt sets the state of all its checks.
 func (m *member) adopt(alive bool) {
 	for i := range m.checks {
 		c := &m.checks[i]
@@ -144,10 +150,10 @@ func (m *member) adopt(alive bool) {
 	m.up = alive
 }
 
-// address is the backend's.
+// address returns the backend's address and port.
 func (m *member) address() netip.AddrPort { return netip.AddrPortFrom(m.DIP, m.Port) }
 
-// explain says why it is what it is.
+// explain returns the reason for the verdict.
 func (m *member) explain() string {
 	switch {
 	case m.denied():
@@ -162,7 +168,8 @@ func (m *member) explain() string {
 	return m.named()
 }
 
-// named are its words, with the check that they are of when it has several, and with those of its host when they are about these.
+// named returns words, preceded by their check if the member has several, or followed by the host's
+// reason if they report a host's verdict.
 func (m *member) named() string {
 	if m.words == wordsAlive || m.words == wordsDead {
 		return m.hearsay.told(m.words)
@@ -174,7 +181,8 @@ func (m *member) named() string {
 	return health.SaidBy(int(m.spoke-1), &check, m.words)
 }
 
-// settled tells that there is nothing to wait for before it is known how it is: it was asked, or this mux cannot ask what it was not.
+// settled reports whether its health is as known as it can be: it has a verdict, or this mux cannot
+// make the checks without a result.
 func (m *member) settled() bool {
 	return m.asked || !slices.ContainsFunc(m.checks, func(c check) bool { return !c.unaskable && !c.state.Asked() })
 }
@@ -183,7 +191,7 @@ func (m *member) standing() health.Standing {
 	return health.Standing{Weight: m.Weight, Backup: m.Backup, Alive: m.alive(), Asked: m.settled()}
 }
 
-// group is an endpoint of the plan with what health means for all of it.
+// group is an endpoint of the plan with its health decision.
 type group struct {
 	plan.Endpoint
 	// members are those of Endpoint.Members, in their order.
@@ -192,13 +200,14 @@ type group struct {
 	decision health.Decision
 	// needed is how many of its checks must be good.
 	needed int
-	// reach is what the mux reaches of its service.
+	// reach counts the members of its service that the mux reaches.
 	reach *health.Reach
-	// turned are the members that turned in the present pass.
+	// turned are the members that changed in this pass.
 	turned []*member
 }
 
-// find is the member with an id, nil when there is none. at is where it is, and a hint where to look: ids come in order.
+// find returns the member with an id and its index; nil: there is none. at is the previous index,
+// because ids often come in order.
 func (g *group) find(id uint16, at int) (*member, int) {
 	if at++; at < len(g.Members) && g.Members[at].ID == id {
 		return g.members[at], at
@@ -216,7 +225,8 @@ func (g *group) decide(before health.Decision) {
 	})
 }
 
-// takes tells whether a member gets new flows, by its weight, its health and what the endpoint decides.
+// takes reports whether a member receives new flows, by its weight, its health and the endpoint's
+// decision.
 func (g *group) takes(m *member) bool {
 	return m.Weight > 0 && (m.alive() || g.decision.Open()) && (!m.Backup || g.decision.Backup)
 }

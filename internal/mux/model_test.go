@@ -18,7 +18,8 @@ import (
 	"github.com/shuntlb/shunt/internal/probe"
 )
 
-// careful is a speaker that checks, at the moment a state is set, that the data plane knows every announced VIP.
+// careful is a speaker that checks, when a state is set, that the data plane has every announced
+// VIP.
 type careful struct {
 	bgp.Fake
 	tables *tables
@@ -38,7 +39,7 @@ func (c *careful) Set(ctx context.Context, want bgp.State) error {
 	return c.Fake.Set(ctx, want)
 }
 
-// guarded is a data plane that checks, at the moment it forgets a VIP, that nobody announces it.
+// guarded is a data plane that checks, when it removes a VIP, that the VIP is not announced.
 type guarded struct {
 	*tables
 	speaker *careful
@@ -57,8 +58,8 @@ func (g *guarded) Apply(s dataplane.MuxState) error {
 	return g.tables.Apply(s)
 }
 
-// oracle is what must be announced: VIPs of the plan with an endpoint that has as many members as it must have which are alive in the
-// tables and have weight.
+// oracle returns the VIPs that must be announced: those with an endpoint that has at least its
+// minimum of members with weight that are alive in the tables.
 func oracle(p plan.Plan, alive map[dataplane.MemberKey]bool) []netip.Addr {
 	var out []netip.Addr
 	for _, e := range p.Endpoints {
@@ -107,7 +108,8 @@ func drawPlan(t *rapid.T) plan.Plan {
 	return p
 }
 
-// aliveOf is the health of all members of the plan as the agent reports it: not that of tables that failed open.
+// aliveOf returns the health of all members of the plan as the agent reports it, which differs from
+// the tables of endpoints that fail open.
 func aliveOf(a *Agent) map[string]bool {
 	out := map[string]bool{}
 	for _, m := range a.Status().Members {
@@ -196,7 +198,7 @@ func TestRoutesFollowTablesUnderAnyEvents(t *testing.T) {
 				}
 			}
 			if len(speaker.announced()) < len(want) {
-				// Held back, but not for ever.
+				// Held down, but not without limit.
 				w.agent.Speak(ctx)
 				w.clock.Advance(comebackWait)
 				w.agent.Speak(ctx)

@@ -15,7 +15,8 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// obey makes everything follow the manager's plan, but for the VIPs that the tables have no room for; applying is held.
+// obey applies the manager's plan, except for the VIPs for which the tables have no room. The
+// caller holds applying.
 func (a *Agent) obey(ctx context.Context, told plan.Plan) error {
 	var err error
 	if told.Endpoints, err = plan.Order(told.Endpoints); err != nil {
@@ -28,8 +29,9 @@ func (a *Agent) obey(ctx context.Context, told plan.Plan) error {
 	return err
 }
 
-// follow makes everything follow a fitting plan, and keeps what lingers. It looks at what differs from the plan that is obeyed, since one
-// change among 20,000 endpoints must not cost what all of them do. An error that is a dataplane.NoRoom has changed nothing.
+// follow applies a fitting plan and keeps retired VIPs. It handles only differences from the
+// applied plan, because one change among 20,000 endpoints must not cost as much as all of them. An
+// error that is a dataplane.NoRoom has changed nothing.
 func (a *Agent) follow(ctx context.Context, f *fitting) error {
 	told := f.plan()
 	first := a.adoptRoutes(ctx)
@@ -83,7 +85,7 @@ func (a *Agent) follow(ctx context.Context, f *fitting) error {
 	return errors.Join(peersErr, stateErr, a.obeyed(s))
 }
 
-// takenLocked makes the plan of a step that the tables took the one that is obeyed.
+// takenLocked makes the plan of a step that the tables took the applied plan.
 func (a *Agent) takenLocked(s step) {
 	a.plan = s.after
 	a.roster.prune()
@@ -93,14 +95,15 @@ func (a *Agent) takenLocked(s step) {
 	}
 	a.ready = true
 	close(a.obeys)
-	// That an agent before this one announced a VIP which is not in the plan says nothing of when it comes again.
+	// A route of a previous agent to a VIP outside the plan must not exempt the VIP from the
+	// hold-down later.
 	maps.DeleteFunc(a.comeback.offered, func(vip netip.Addr, _ bool) bool { return !a.inTables[vip] })
 	if s.after.Node.Drain {
 		a.drain.since = time.Time{} // it was drained before this agent started
 	}
 }
 
-// obeyed lets all others know of a step that the tables took.
+// obeyed propagates a step that the tables took to all other components.
 func (a *Agent) obeyed(s step) error {
 	a.schedules.follow(s.changes)
 	if a.o.Sources != nil && s.whole {
@@ -121,11 +124,11 @@ func (a *Agent) obeyed(s step) error {
 	return err
 }
 
-// takeBack undoes what was done for a step that the tables refused.
+// takeBack undoes the preparations for a step that the tables refused.
 func (a *Agent) takeBack(s step, decisions map[lb.EndpointKey]health.Decision) {
 	a.mu.Lock()
 	a.roster.takeBack(s.changes, decisions, a.o.Clock.Now())
-	// Probes may have been judged by the plan that is not obeyed.
+	// Probe results may have been judged by the plan that was refused.
 	keys := s.keys()
 	a.setHealthLocked(keys)
 	a.markFollowedLocked(keys)
@@ -137,13 +140,14 @@ func (a *Agent) takeBack(s step, decisions map[lb.EndpointKey]health.Decision) {
 	a.sources.prune(s.before)
 }
 
-// forgetRoutesLocked takes VIPs that the manager's plan has no more out of those that may be announced, and returns them.
+// forgetRoutesLocked removes VIPs that the manager's plan no longer has from those that may be
+// announced, and returns them.
 func (a *Agent) forgetRoutesLocked(told plan.Plan, changes []plan.EndpointChange) (withdrawn []netip.Addr) {
 	var left []netip.Addr
 	if a.ready {
 		left = leftVIPs(told, a.plan, changes)
 	} else {
-		// Those of an agent before this one.
+		// VIPs that a previous agent announced.
 		outbound := told.OutboundVIPs()
 		for vip := range a.inTables {
 			if !plan.HasVIP(told.Endpoints, outbound, vip) {
@@ -161,8 +165,8 @@ func (a *Agent) forgetRoutesLocked(told plan.Plan, changes []plan.EndpointChange
 	return withdrawn
 }
 
-// knowRoutesLocked lets VIPs of the manager's plan be announced that the tables know now: those that came, also those that had
-// lingered.
+// knowRoutesLocked adds the VIPs of the manager's plan that are now in the tables to those that may
+// be announced: new ones, and retired ones that came back.
 func (a *Agent) knowRoutesLocked(told plan.Plan, changes []plan.EndpointChange, lingered lingering) {
 	know := func(vip netip.Addr) {
 		if !a.inTables[vip] {
@@ -185,7 +189,7 @@ func (a *Agent) knowRoutesLocked(told plan.Plan, changes []plan.EndpointChange, 
 	}
 }
 
-// announcementFaultLocked is why not all that should be announced can be.
+// announcementFaultLocked returns why some routes cannot be announced; nil: all can.
 func (a *Agent) announcementFaultLocked() error {
 	a.judgeLocked()
 	if (announcement{node: a.plan.Node, fallback: a.o.Addresses}).whole() {
@@ -195,7 +199,7 @@ func (a *Agent) announcementFaultLocked() error {
 	return err
 }
 
-// keepRules remembers what applies to VIPs once the tables obey a step.
+// keepRules stores the rules of VIPs after the tables took a step.
 func (a *Agent) keepRules(s step) {
 	if !plan.SameSlice(s.before.Services, s.after.Services) || !plan.SameSlice(s.before.Sources, s.after.Sources) {
 		a.sources.prune(s.after)
@@ -203,7 +207,7 @@ func (a *Agent) keepRules(s step) {
 	a.rules.obey(s.turned)
 }
 
-// applyTables makes the tables take a step under the present health and path MTUs.
+// applyTables applies a step to the tables under the current health and path MTUs.
 func (a *Agent) applyTables(s step) error {
 	endpoints, keys := s.after.Endpoints, s.keys()
 	var vips []dataplane.MuxVIP
@@ -214,7 +218,8 @@ func (a *Agent) applyTables(s step) error {
 			keys = append(keys, endpoints[i].Key)
 		}
 	}
-	// Rings depend on the plan alone, and 20,000 take seconds: results of probes must not wait for them.
+	// Prepare rings without the lock: they depend on the plan alone, and 20,000 of them take
+	// seconds, for which probe results must not wait.
 	a.rings.prepare(endpoints)
 	a.mu.Lock()
 	mtus := a.pathMTUsLocked(s.after.MTU, endpoints)
@@ -245,7 +250,7 @@ func (a *Agent) applyTables(s step) error {
 	return a.followedLocked(s, keys, mtus)
 }
 
-// keepRings remembers which rings the tables have now of the endpoints that a step gave them.
+// keepRings records the rings that the tables now have for the endpoints of a step.
 func (a *Agent) keepRings(s step, endpoints []plan.Endpoint, obeyed bool) {
 	if s.whole {
 		a.rings.obeyed(endpoints, obeyed)
@@ -259,14 +264,16 @@ func (a *Agent) keepRings(s step, endpoints []plan.Endpoint, obeyed bool) {
 	}
 }
 
-// followedLocked gives tables that took a step the health of these endpoints, and what else they do not keep.
+// followedLocked updates, in tables that took a step, the health of endpoints and the other state
+// that a step does not contain.
 func (a *Agent) followedLocked(s step, keys []lb.EndpointKey, mtus map[netip.Addr]uint32) error {
 	if s.whole {
 		a.mtus = mtus
 	} else {
 		maps.Copy(a.mtus, mtus)
 	}
-	// Tables that outlived an agent keep their bits, and health may have changed since the step was put together.
+	// Tables that outlived an agent keep their bits, and health may have changed since the step was
+	// built.
 	a.setHealthLocked(keys)
 	a.markFollowedLocked(keys)
 	if s.whole {
@@ -278,7 +285,8 @@ func (a *Agent) followedLocked(s step, keys []lb.EndpointKey, mtus map[netip.Add
 	return nil
 }
 
-// setHealthLocked gives the tables the health of all members of endpoints, and what was decided of it.
+// setHealthLocked writes the health of all members of endpoints, and the decisions on backups, to
+// the tables.
 func (a *Agent) setHealthLocked(keys []lb.EndpointKey) {
 	var bits []dataplane.MemberAlive
 	backups := make(map[lb.EndpointKey]bool, len(keys))

@@ -9,21 +9,23 @@ import (
 	"github.com/shuntlb/shunt/internal/probe"
 )
 
-// change is what became of the tables in one pass: by results of probes, by what hosts or other muxes said, or by time.
+// change is the effect of one pass over the member table: by results of probes, by reports of hosts
+// or other muxes, or by time.
 type change struct {
 	// flips are the members that came up or went down.
 	flips []flip
-	// bits are what the tables are to be told: the flips, or all members of an endpoint that opens or stops to.
+	// bits are the alive bits to write to the tables: those of flips, or of all members of an
+	// endpoint that opens or closes.
 	bits []dataplane.MemberAlive
-	// decisions are those that changed, and those of open endpoints whose members did.
+	// decisions are those that changed, and those of open endpoints with flips.
 	decisions map[lb.EndpointKey]health.Decision
-	// asked: something is known of a member of which nothing was.
+	// asked: a member got its first result.
 	asked bool
-	// doubts: the mux suspects itself more or less than before.
+	// doubts: the isolation phase changed.
 	doubts bool
 	// paths are the machines that were lost or found.
 	paths []*machine
-	// groups have members that turn in this pass.
+	// groups have members that change in this pass.
 	groups []*group
 }
 
@@ -36,7 +38,8 @@ func newChange() change { return change{decisions: map[lb.EndpointKey]health.Dec
 
 func (c *change) empty() bool { return len(c.flips) == 0 && len(c.decisions) == 0 }
 
-// observe folds results of probes in: each endpoint is decided once. evidence says whether a bad one of a target may count.
+// observe applies results of probes; each endpoint is decided once. evidence reports whether a bad
+// result of a target counts.
 func (r *roster) observe(results []probe.Result, now time.Time, evidence func(probe.Target) bool) change {
 	c := newChange()
 	for i := range results {
@@ -53,7 +56,7 @@ func (r *roster) observe(results []probe.Result, now time.Time, evidence func(pr
 			r.reach(&c, m, now)
 		}
 		for _, k := range r.byTarget[result.Target] {
-			if k.of.probed() { // else its host has spoken since
+			if k.of.probed() { // otherwise its host has reported since
 				r.fold(&c, k, result, now)
 			}
 		}
@@ -63,7 +66,8 @@ func (r *roster) observe(results []probe.Result, now time.Time, evidence func(pr
 	return c
 }
 
-// unaskable takes in that a check is never asked. Nobody waits for a member whose other checks were.
+// unaskable records that this mux cannot make a check. A member is not waited for because of such a
+// check.
 func (r *roster) unaskable(c *change, result *probe.Result) {
 	for _, k := range r.byTarget[result.Target] {
 		if k.of.probed() {
@@ -73,7 +77,7 @@ func (r *roster) unaskable(c *change, result *probe.Result) {
 	}
 }
 
-// note remembers a result that is no evidence.
+// note records a result that does not count.
 func (r *roster) note(result *probe.Result) {
 	words := result.Words + " (does not count)"
 	for _, k := range r.byTarget[result.Target] {
@@ -88,7 +92,7 @@ func (k *check) remember(result *probe.Result, void bool) {
 	})
 }
 
-// fold folds a result of a check in.
+// fold applies a result to a check and its member.
 func (r *roster) fold(c *change, k *check, result *probe.Result, now time.Time) {
 	m := k.of
 	r.touch(c, m)
@@ -96,14 +100,16 @@ func (r *roster) fold(c *change, k *check, result *probe.Result, now time.Time) 
 	k.unaskable = false
 	k.had, k.good, k.silent, k.words = true, result.Good, result.Silent && !result.Good, result.Words
 	if k.held && (k.good || r.doubt.Phase() == health.Trusting) {
-		// The failures before are no evidence: this mux was cut off. A probe of that time may still end in silence after the suspicion.
+		// Failures during isolation do not count. A probe sent during isolation may still time out
+		// after its end.
 		k.state = health.Adopt(true)
 	}
 	if k.state.Observe(k.good, k.rise, k.fall) {
 		k.fell = k.silent && !k.state.Alive()
 	}
 	k.fell = k.fell && k.silent
-	// A check held in a suspicion that is over is held until its next result, which is the first that counts.
+	// A check that is still held after isolation is held until its next result, which is the first
+	// that counts.
 	k.held = k.held && k.silent && r.doubt.Phase() != health.Trusting
 	up, known := m.combine(m.group.needed)
 	m.up, m.asked = up, m.asked || known
@@ -118,7 +124,8 @@ func (r *roster) fold(c *change, k *check, result *probe.Result, now time.Time) 
 	r.doubt.Heard(&m.contact, m.group.reach, m.isSilent(), m.up, now)
 }
 
-// touch begins the turn of a member of the plan in this pass, before anything of it changes.
+// touch marks a member as changing in this pass. It must be called before the member's state
+// changes.
 func (r *roster) touch(c *change, m *member) {
 	if m.turning {
 		return
@@ -130,8 +137,8 @@ func (r *roster) touch(c *change, m *member) {
 	m.group.turned = append(m.group.turned, m)
 }
 
-// finish ends a pass: what members turned to is counted, and what it means for their endpoints decided. The change's lists are good
-// until the next pass.
+// finish ends a pass: it counts changed members and decides their endpoints. The lists in c are
+// valid until the next pass.
 func (r *roster) finish(c *change, now time.Time) {
 	c.flips, c.bits = r.flips[:0], r.bitsRoom[:0]
 	for _, g := range c.groups {
@@ -150,7 +157,7 @@ func (r *roster) finish(c *change, now time.Time) {
 	r.flips, r.bitsRoom = c.flips, c.bits
 }
 
-// count counts what a member turned to.
+// count updates history and tally for a member that may have changed.
 func (r *roster) count(c *change, g *group, m *member, now time.Time) {
 	m.turning = false
 	if m.up != m.was && m.probed() {
@@ -169,13 +176,14 @@ func (r *roster) count(c *change, g *group, m *member, now time.Time) {
 	} else if m.settled() == m.before.Asked {
 		return
 	} else if m.asked && !alive {
-		m.history.Turned(health.Turn{At: now, Words: m.explain()}) // dead from the first
+		m.history.Turned(health.Turn{At: now, Words: m.explain()}) // dead from the start
 	}
 	g.tally.Remove(m.before)
 	g.tally.Add(m.standing())
 }
 
-// settle decides what it means for an endpoint that members of it turned; flips from `from` on are its own.
+// settle decides an endpoint whose members may have changed. c.flips[from:] are its own
+// transitions.
 func (r *roster) settle(c *change, g *group, from int) {
 	before, flips := g.decision, c.flips[from:]
 	if g.decide(before); g.decision != before || len(flips) > 0 && before.Open() {

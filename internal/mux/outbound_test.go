@@ -13,7 +13,7 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// outboundPlan is a plan of a service without endpoints, and of one with them.
+// outboundPlan returns a plan of a service without endpoints and of one with endpoints.
 func outboundPlan() plan.Plan {
 	p := planOf([]string{plainVIP}, snatDIP)
 	p.Services = []plan.Service{
@@ -23,7 +23,7 @@ func outboundPlan() plan.Plan {
 	return p
 }
 
-// holds checks that the tables have the VIP without endpoints, or have not.
+// holds checks whether the tables have the VIP without endpoints.
 func (w *leasedWorld) holds(when string, want bool) {
 	w.t.Helper()
 	got := slices.ContainsFunc(w.tables.state.VIPs, func(v dataplane.MuxVIP) bool { return v.VIP.String() == snatVIP && v.Outbound })
@@ -32,7 +32,8 @@ func (w *leasedWorld) holds(when string, want bool) {
 	}
 }
 
-// TestOutboundVIP: a VIP without endpoints is in the tables as long as its service is, and announced while servers hold ports of it.
+// TestOutboundVIP: a VIP without endpoints is in the tables as long as its service exists, and
+// announced while servers hold ports of it.
 func TestOutboundVIP(t *testing.T) {
 	w := newLeasedWorld(t)
 	w.agent.o.Linger = 5 * time.Second
@@ -78,7 +79,8 @@ func TestOutboundVIP(t *testing.T) {
 	w.announces("its service has been gone for long", plainVIP)
 }
 
-// TestOutboundVIPAfterRestart: an agent that starts announces what the one before did, and takes the VIP out if the plan has it no more.
+// TestOutboundVIPAfterRestart: an agent that starts announces the VIP like the previous one, and
+// removes it if the plan no longer has it.
 func TestOutboundVIPAfterRestart(t *testing.T) {
 	for _, stays := range []bool{true, false} {
 		w := newLeasedWorld(t)
@@ -108,8 +110,8 @@ func TestOutboundVIPAfterRestart(t *testing.T) {
 	}
 }
 
-// TestWaysToServersOfLeases: the ways to servers that hold ports are followed also where they are no backends, and those of other
-// destinations are not taken from the tables before they are known.
+// TestWaysToServersOfLeases: next hops to servers that hold ports are resolved even if they are no
+// backends. Next hops of other destinations stay in the tables until they are resolved again.
 func TestWaysToServersOfLeases(t *testing.T) {
 	const alone = "10.20.9.99"
 	w := newLeasedWorld(t)

@@ -8,20 +8,21 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// outers are the tunnel destinations of plans, counted by the members that have them, and those of servers that hold ports of VIPs. They
-// have no lock.
+// outers counts the tunnel destinations of plans by the members that have them, and of servers that
+// hold ports of VIPs. It has no lock.
 type outers struct {
 	members map[netip.Addr]int
-	// leased are those of servers, each counted once in members.
+	// leased are the destinations of servers, each counted once in members.
 	leased map[netip.Addr]bool
-	// moved are those that came or went since list, which was ordered.
+	// moved are the destinations that were added or removed since the last list. ordered is that
+	// list.
 	moved   map[netip.Addr]bool
 	ordered []netip.Addr
 }
 
 func newOuters() outers { return outers{members: map[netip.Addr]int{}, moved: map[netip.Addr]bool{}} }
 
-// add counts the destinations of an endpoint's members; nil has none.
+// add counts the destinations of an endpoint's members; nil: none.
 func (o *outers) add(e *plan.Endpoint) {
 	for _, m := range membersOf(e) {
 		o.addOne(m.Outer)
@@ -51,7 +52,7 @@ func (o *outers) removeOne(to netip.Addr) {
 	}
 }
 
-// lease makes these the destinations of servers that hold ports.
+// lease replaces the destinations of servers that hold ports.
 func (o *outers) lease(all []netip.Addr) {
 	next := make(map[netip.Addr]bool, len(all))
 	for _, to := range all {
@@ -77,10 +78,10 @@ func membersOf(e *plan.Endpoint) []plan.Member {
 	return e.Members
 }
 
-// has tells whether a member has the destination.
+// has reports whether a member has the destination.
 func (o *outers) has(to netip.Addr) bool { return o.members[to] > 0 }
 
-// list is all of them, in order; it is never changed.
+// list returns all destinations, sorted. The slice is never changed in place.
 func (o *outers) list() []netip.Addr {
 	out, rest := make([]netip.Addr, 0, len(o.members)), o.ordered
 	for _, to := range slices.SortedFunc(maps.Keys(o.moved), netip.Addr.Compare) {

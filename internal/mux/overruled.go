@@ -1,7 +1,8 @@
 package mux
 
-// Overruled counts the endpoints of the plan whose backends all count as alive whatever checks say: because too few of them are
-// healthy (panic), and because none is (failOpen).
+// Overruled returns the numbers of endpoints of the plan all of whose backends count as alive
+// regardless of checks: because too few of them are healthy (panics), or because none is
+// (failOpen).
 func (a *Agent) Overruled() (panics, failOpen int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -2,8 +2,8 @@ package mux
 
 import "testing"
 
-// TestPasswordFilesAreFollowed: a changed password reaches the speaker without another plan; a file that is half written or missing changes
-// nothing.
+// TestPasswordFilesAreFollowed: a changed password reaches the speaker without another plan. A
+// half-written or missing file changes nothing.
 func TestPasswordFilesAreFollowed(t *testing.T) {
 	w := newWorld(t)
 	w.files["/etc/md5"] = "one\n"

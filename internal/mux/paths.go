@@ -9,7 +9,8 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// wantOuters follows the ways to destinations that changes bring, beside those there are; applying is held.
+// wantOuters adds the destinations of changed endpoints to those that are resolved. The caller
+// holds applying.
 func (a *Agent) wantOuters(changes []plan.EndpointChange) {
 	for _, c := range changes {
 		a.outers.add(c.After)
@@ -17,8 +18,8 @@ func (a *Agent) wantOuters(changes []plan.EndpointChange) {
 	a.tellOuters()
 }
 
-// dropOuters lets the ways to destinations go that changes took, once the tables obey. late: the path to one that came is not
-// as the tables were told.
+// dropOuters removes the destinations of replaced endpoints after the tables took the changes. late
+// reports that the path MTU of a new member's destination is not the one that the tables have.
 func (a *Agent) dropOuters(changes []plan.EndpointChange) (late bool) {
 	a.mu.Lock()
 	for _, c := range changes {
@@ -37,14 +38,14 @@ func (a *Agent) dropOuters(changes []plan.EndpointChange) (late bool) {
 	return late
 }
 
-// tellOuters tells who follows the ways when the destinations are others.
+// tellOuters sets the destinations to resolve if they changed.
 func (a *Agent) tellOuters() {
 	if len(a.outers.moved) > 0 {
 		a.o.Hops.Want(a.outers.list())
 	}
 }
 
-// pathMTUsLocked are the path MTUs to the members of endpoints.
+// pathMTUsLocked returns the path MTUs to the members of endpoints.
 func (a *Agent) pathMTUsLocked(planned uint32, endpoints []plan.Endpoint) map[netip.Addr]uint32 {
 	out := map[netip.Addr]uint32{}
 	for i := range endpoints {
@@ -57,8 +58,8 @@ func (a *Agent) pathMTUsLocked(planned uint32, endpoints []plan.Endpoint) map[ne
 	return out
 }
 
-// setHopsLocked gives the tables the ways to a plan's destinations. A map from before these destinations were asked
-// for is held back: it would take away the ways that the tables of an agent before this one have.
+// setHopsLocked writes the next hops of a plan's destinations to the tables. It does nothing while
+// a destination is unresolved, because that would remove next hops that a previous agent wrote.
 func (a *Agent) setHopsLocked(p plan.Plan) error {
 	for i := range p.Endpoints {
 		for _, m := range p.Endpoints[i].Members {
@@ -81,13 +82,13 @@ func (a *Agent) setHopsLocked(p plan.Plan) error {
 	return nil
 }
 
-// HopsChanged takes the full map of ways to the wanted destinations. It is never called concurrently.
+// HopsChanged receives the full map of next hops. It is never called concurrently.
 func (a *Agent) HopsChanged(hops map[netip.Addr]netdev.NextHop) {
 	reach := sameReach(a.hops, hops)
 	a.mu.Lock()
 	a.hops, a.hopsTold = hops, false
 	if !reach {
-		// Members that cannot be reached serve nothing.
+		// Members that cannot be reached do not count as usable.
 		a.roster.vips.touchAll()
 	}
 	var err error
@@ -108,7 +109,8 @@ func (a *Agent) HopsChanged(hops map[netip.Addr]netdev.NextHop) {
 	}
 }
 
-// sameReach tells whether the same destinations can be reached, as far as was asked.
+// sameReach reports whether the same destinations are reachable in both maps. A destination without
+// a result counts as reachable.
 func sameReach(before, after map[netip.Addr]netdev.NextHop) bool {
 	within := func(a, b map[netip.Addr]netdev.NextHop) bool {
 		for outer, hop := range a {
@@ -121,10 +123,11 @@ func sameReach(before, after map[netip.Addr]netdev.NextHop) bool {
 	return within(before, after) && within(after, before)
 }
 
-// reaches says whether the kernel has a way, as far as it was asked: without one the program drops what it should send there.
+// reaches reports whether the kernel has a route, or the lookup has no result yet. The program
+// drops packets to a destination without a route.
 func reaches(hop netdev.NextHop, asked bool) bool { return !asked || hop.Ifindex != 0 }
 
-// stalePathsLocked are the destinations whose path MTU is not what the tables were given.
+// stalePathsLocked returns the destinations whose path MTU differs from the one in the tables.
 func (a *Agent) stalePathsLocked() map[netip.Addr]bool {
 	out := map[netip.Addr]bool{}
 	for outer, mtu := range a.mtus {
@@ -135,7 +138,7 @@ func (a *Agent) stalePathsLocked() map[netip.Addr]bool {
 	return out
 }
 
-// followPaths makes the tables follow the present plan under new path MTUs; applying is held.
+// followPaths applies the current plan again under new path MTUs. The caller holds applying.
 func (a *Agent) followPaths() {
 	a.mu.Lock()
 	ready, stale := a.ready, a.stalePathsLocked()

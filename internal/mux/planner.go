@@ -9,19 +9,20 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// Planner turns plans into the data plane's wanted state as the agent does, where every member is healthy and every
-// path has the plan's MTU: for measurements. It remembers what rings were made of from plan to plan.
+// Planner converts plans to the data plane's wanted state as the agent does, with all members
+// healthy and the plan's MTU on every path. It is for measurements. It caches the inputs of rings
+// from plan to plan.
 type Planner struct {
 	rings   rings
 	sources sourceLists
 }
 
-// NewPlanner returns a planner that remembers nothing yet.
+// NewPlanner returns a planner with an empty cache.
 func NewPlanner() *Planner {
 	return &Planner{rings{build: BuildRing, made: map[lb.EndpointKey]*madeRings{}}, sourceLists{}}
 }
 
-// Apply makes tables obey a plan. They are always the same ones.
+// Apply applies a plan to tables, which must be the same in each call.
 func (p *Planner) Apply(to dataplane.MuxTables, of plan.Plan) error {
 	p.rings.held = to.Rings
 	err := to.Apply(p.State(of))
@@ -29,7 +30,8 @@ func (p *Planner) Apply(to dataplane.MuxTables, of plan.Plan) error {
 	return err
 }
 
-// State is the wanted state under a plan. What the tables have by Apply is not in it.
+// State returns the wanted state under a plan. Rings that the tables have from a previous Apply are
+// not in it.
 func (p *Planner) State(of plan.Plan) dataplane.MuxState {
 	p.rings.prepare(of.Endpoints)
 	return wantedTables(of, present{

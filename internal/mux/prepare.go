@@ -11,7 +11,8 @@ import (
 // prepareBatch is the number of endpoints that a worker takes at a time.
 const prepareBatch = 16
 
-// prepare makes the rings of all endpoints, on all CPUs: what make would make one by one. obeyed must be told what came of it.
+// prepare builds the rings of all endpoints on all CPUs, with make for each. The caller must pass
+// the outcome of the update to obeyed or changed.
 func (r *rings) prepare(endpoints []plan.Endpoint) {
 	next := make([]nextRings, len(endpoints))
 	var begun atomic.Int64

@@ -13,8 +13,8 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// A batch of changes gives the rings that the same changes give one by one, and those that a node makes that has just
-// started.
+// A batch of changes results in the same rings as the same changes one by one, and as a node that
+// has just started.
 func TestPrepareEqualsOneByOne(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		batch, single := ringsOfTables(), ringsOfTables()
@@ -43,7 +43,7 @@ func TestPrepareEqualsOneByOne(t *testing.T) {
 	})
 }
 
-// heldRings are rings, and tables that hold them.
+// heldRings is rings with tables that hold them.
 type heldRings struct {
 	rings
 	all  map[lb.EndpointKey]plan.Endpoint

@@ -11,11 +11,12 @@ import (
 	"github.com/shuntlb/shunt/internal/probe"
 )
 
-// BenchmarkProbedBatch is what it costs a mux that 20,000 members go down, or come up, by one batch of results. Its goal is well
-// below 20 ms.
+// BenchmarkProbedBatch measures a batch of results by which 20,000 members of a mux go down or come
+// up. Its goal is well below 20 ms.
 func BenchmarkProbedBatch(b *testing.B) { benchBatch(b, nil) }
 
-// BenchmarkProbedBatchDamped is the same where members are damped, and an endpoint needs several.
+// BenchmarkProbedBatchDamped is the same with damped members and endpoints that need several
+// members.
 func BenchmarkProbedBatchDamped(b *testing.B) {
 	benchBatch(b, func(e *plan.Endpoint) {
 		e.Health.Damping = &lb.Damping{Flips: 1 << 15, Within: time.Hour, Hold: time.Second}
@@ -23,12 +24,13 @@ func BenchmarkProbedBatchDamped(b *testing.B) {
 	})
 }
 
-// BenchmarkProbedBatchOpen is the same where all endpoints fail open, and stop to, which is kept for the next agent.
+// BenchmarkProbedBatchOpen is the same where all endpoints begin or stop to fail open, which is
+// logged for the next agent.
 func BenchmarkProbedBatchOpen(b *testing.B) {
 	benchBatch(b, func(e *plan.Endpoint) { e.FailOpen = true })
 }
 
-// benchBatch has 2,000 endpoints of 10 members each turn again and again.
+// benchBatch makes 2,000 endpoints of 10 members each change health again and again.
 func benchBatch(b *testing.B, change func(*plan.Endpoint)) {
 	a, p := benchWorld(b, 2000)
 	for i := range p.Endpoints {

@@ -9,8 +9,9 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// wantedQUIC is how the connection ids of an endpoint are read, under the live keys of its VIP; nil where none are. Without keys, which come with the plan or a
-// moment later, no id names a member.
+// wantedQUIC returns how to read the connection ids of an endpoint under the live keys of its VIP;
+// nil if they are not read. Without keys, which arrive with the plan or a moment later, no id
+// selects a member.
 func wantedQUIC(e plan.Endpoint, keys []plan.CIDKey) *dataplane.MuxQUIC {
 	if e.QUIC == nil || e.Affinity != lb.AffinityCookie {
 		return nil
@@ -33,7 +34,7 @@ func wantedQUIC(e plan.Endpoint, keys []plan.CIDKey) *dataplane.MuxQUIC {
 	return out
 }
 
-// keep gives a plan the keys that VIPs had in the plan before which linger in it.
+// keep copies the connection id keys of retired VIPs from the previous plan into p.
 func (l *lingering) keep(p *plan.Plan, before plan.Plan) {
 	var stay []plan.CIDKeys
 	for _, k := range before.CIDs {

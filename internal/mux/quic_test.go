@@ -12,7 +12,7 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// TestWantedQUIC: what plans say of connection ids, in the tables' words.
+// TestWantedQUIC converts the connection id settings of plans to the tables' form.
 func TestWantedQUIC(t *testing.T) {
 	keys := []plan.CIDKey{{Epoch: 6, Key: [16]byte{6}}, {Epoch: 7, Key: [16]byte{7}}}
 	for _, c := range []struct {
@@ -48,7 +48,8 @@ func TestWantedQUIC(t *testing.T) {
 	}
 }
 
-// TestLingeringKeepsItsKeys: a VIP that left the plan is forwarded by its ids as long as routers may send to it.
+// TestLingeringKeepsItsKeys: a VIP that left the plan is forwarded by its connection ids during its
+// grace period.
 func TestLingeringKeepsItsKeys(t *testing.T) {
 	vips := []netip.Addr{netip.MustParseAddr("203.0.113.10"), netip.MustParseAddr("203.0.113.11"), netip.MustParseAddr("203.0.113.12")}
 	of := func(i int, epoch uint32) plan.CIDKeys {

@@ -12,7 +12,8 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// TestStatusHasRefused: refused packets of all endpoints of a VIP are one entry; VIPs without any have none.
+// TestStatusHasRefused: refused packets of all endpoints of a VIP are one entry; VIPs without any
+// have none.
 func TestStatusHasRefused(t *testing.T) {
 	var endpoints []plan.Endpoint
 	counters := dataplane.MuxCounters{Refused: map[lb.EndpointKey]dataplane.Counter{}}

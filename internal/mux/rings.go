@@ -9,11 +9,11 @@ import (
 	"github.com/shuntlb/shunt/internal/ring"
 )
 
-// RingBuilder makes an endpoint's ring: 1<<code member ids, nil when no member has weight. It depends on nothing but
-// its arguments, so that all muxes agree.
+// RingBuilder builds an endpoint's ring: 1<<code member ids; nil when no member has weight. The
+// result depends on the arguments only, so that all muxes agree.
 type RingBuilder func(code uint8, members []plan.Member) []uint16
 
-// builders keep workspaces.
+// builders is a pool of ring builders with their workspaces.
 var builders = sync.Pool{New: func() any { return new(ring.Builder) }}
 
 // BuildRing is the RingBuilder that every mux uses.
@@ -27,19 +27,20 @@ func BuildRing(code uint8, members []plan.Member) []uint16 {
 	return b.Build(code, in)
 }
 
-// rings remembers what the rings in the tables were made of: they are made again only when that changed, and only patched
-// when nothing but who is down did. It keeps no ring that the tables have, for rings are most of a mux's memory.
+// rings caches the inputs of the rings in the tables. A ring is rebuilt only if its inputs changed,
+// and only patched if nothing but the set of down members changed. Rings that the tables have are
+// not cached, because they are most of a mux's memory.
 type rings struct {
 	build RingBuilder
 	// held reads an endpoint's rings from the tables.
 	held func(lb.EndpointKey) (main, backup []uint16)
 	made map[lb.EndpointKey]*madeRings
-	// next are those of the plan that the tables are about to obey, in the order of its endpoints.
+	// next are the rings of the plan that is being applied, in the order of its endpoints.
 	next []nextRings
 }
 
-// madeRings are the rings of an endpoint's configured members: main without the backups, backup with them. They are nil
-// where the tables have them, or where there are none.
+// madeRings are the rings of all configured members of an endpoint: main without the backups,
+// backup with them. They are nil where the tables have them, or where there are none.
 type madeRings struct {
 	members      []plan.Member
 	main, backup []uint16
@@ -50,10 +51,10 @@ type madeRings struct {
 type nextRings struct {
 	of           *madeRings
 	main, backup []uint16
-	kept         bool // the tables have them, they are not here
+	kept         bool // the tables have them, main and backup are nil
 }
 
-// make makes the endpoint's rings, or what of them has to be made again. It changes nothing.
+// make builds the endpoint's rings, or the part that must be rebuilt. It changes no state.
 func (r *rings) make(e plan.Endpoint) nextRings {
 	have := r.made[e.Key]
 	same := have != nil && have.code == e.RingCode && slices.EqualFunc(have.members, e.Members, sameInRing)
@@ -72,7 +73,8 @@ func (r *rings) make(e plan.Endpoint) nextRings {
 	}
 }
 
-// wholesOf are the rings of all configured members, read from the tables where these have them.
+// wholesOf returns the rings of all configured members, read from the tables where they are not
+// cached.
 func (r *rings) wholesOf(e plan.Endpoint, have *madeRings) (main, backup []uint16) {
 	if have.main != nil && (have.backup != nil || !hasBackups(e)) {
 		return have.main, have.backup
@@ -87,8 +89,8 @@ func (r *rings) wholesOf(e plan.Endpoint, have *madeRings) (main, backup []uint1
 	return main, backup
 }
 
-// obeyed is told whether the tables obey the endpoints that were prepared last, which are all there are. When they do not, nobody
-// knows which of the rings they have, and all are made anew.
+// obeyed records whether the tables took the endpoints prepared last, which are all endpoints. If
+// not, the rings in the tables are unknown, and all are rebuilt.
 func (r *rings) obeyed(endpoints []plan.Endpoint, yes bool) {
 	if !yes {
 		r.next = nil
@@ -106,7 +108,7 @@ func (r *rings) obeyed(endpoints []plan.Endpoint, yes bool) {
 	}
 }
 
-// changed is told the same of endpoints beside which there are others.
+// changed is like obeyed for some of the endpoints.
 func (r *rings) changed(endpoints []plan.Endpoint, yes bool) {
 	next := r.next
 	r.next = nil
@@ -115,7 +117,7 @@ func (r *rings) changed(endpoints []plan.Endpoint, yes bool) {
 		case !yes:
 			delete(r.made, endpoints[i].Key)
 		case n.kept:
-			n.of.members = endpoints[i].Members // those of the plan before are garbage
+			n.of.members = endpoints[i].Members // releases the previous plan's slice
 		default:
 			n.of.main, n.of.backup = unlessSame(n.of.main, n.main), unlessSame(n.of.backup, n.backup)
 			r.made[endpoints[i].Key] = n.of
@@ -123,10 +125,10 @@ func (r *rings) changed(endpoints []plan.Endpoint, yes bool) {
 	}
 }
 
-// forget forgets an endpoint that the tables have no more.
+// forget removes an endpoint that the tables no longer have.
 func (r *rings) forget(key lb.EndpointKey) { delete(r.made, key) }
 
-// unlessSame is a ring of all configured members, nil when it is what the tables were given.
+// unlessSame returns whole, or nil if the tables were given the same slice.
 func unlessSame(whole, given []uint16) []uint16 {
 	if len(whole) == 0 || &whole[0] == &given[0] {
 		return nil
@@ -134,12 +136,12 @@ func unlessSame(whole, given []uint16) []uint16 {
 	return whole
 }
 
-// hasBackups says whether an endpoint has a second ring.
+// hasBackups reports whether an endpoint has a second ring.
 func hasBackups(e plan.Endpoint) bool {
 	return slices.ContainsFunc(e.Members, func(m plan.Member) bool { return m.Backup && m.Weight > 0 })
 }
 
-// wholes makes the rings of all configured members.
+// wholes builds the rings of all configured members.
 func (r *rings) wholes(e plan.Endpoint) (main, backup []uint16) {
 	if !hasBackups(e) {
 		return r.build(e.RingCode, e.Members), nil
@@ -148,7 +150,7 @@ func (r *rings) wholes(e plan.Endpoint) (main, backup []uint16) {
 	return r.build(e.RingCode, others), r.build(e.RingCode, e.Members)
 }
 
-// patched is a ring with the down members among those that take part baked in.
+// patched returns whole with the down members, and those that do not take part, replaced.
 func patched(whole []uint16, e plan.Endpoint, takesPart func(plan.Member) bool) []uint16 {
 	if len(whole) == 0 || !slices.ContainsFunc(e.Members, func(m plan.Member) bool { return m.Down }) {
 		return whole
@@ -167,7 +169,8 @@ func patched(whole []uint16, e plan.Endpoint, takesPart func(plan.Member) bool) 
 	return ring.Patch(whole, e.RingCode, count, func(id uint16) bool { return gone[id] })
 }
 
-// sameInRing says whether two members are alike for the ring of all configured ones.
+// sameInRing reports whether two members have the same effect on the ring of all configured
+// members.
 func sameInRing(a, b plan.Member) bool {
 	return a.ID == b.ID && a.DIP == b.DIP && a.Port == b.Port && a.Weight == b.Weight && a.Backup == b.Backup
 }

@@ -11,14 +11,14 @@ import (
 	"github.com/shuntlb/shunt/internal/probe"
 )
 
-// roster is the health of all members. It has no lock and no clock: its owner serialises. What it costs to apply a plan is by
-// what changed.
+// roster is the member table: the health of all members. It has no lock and no clock; its owner
+// serializes the calls. The cost of applying a plan depends on the size of the change.
 type roster struct {
-	// results counts what was observed.
+	// results counts the results observed.
 	results uint64
-	// members of the plan, and of the plan before until prune.
+	// members are those of the plan, and until prune those of the previous plan.
 	members map[backend]*member
-	// byTarget are the checks of the plan's members by what is probed for them.
+	// byTarget are the checks of the plan's members by their probe target.
 	byTarget map[probe.Target][]*check
 	// groups are the endpoints of the plan.
 	groups map[lb.EndpointKey]*group
@@ -26,25 +26,29 @@ type roster struct {
 	doubt  doubt
 	// machines are the hosts whose verdicts count here.
 	machines machines
-	// flips and bitsRoom are the lists of the last pass, whose room the next one takes.
+	// flips and bitsRoom are the lists of the last pass. The next pass reuses their space.
 	flips    []flip
 	bitsRoom []dataplane.MemberAlive
-	// damped are the members that stay down because they flapped; dampedDue is when the first of them may come back, or earlier.
+	// damped are the members that stay down because they flapped. dampedDue is no later than the
+	// end of the first one's damping.
 	damped    map[*member]bool
 	dampedDue time.Time
-	// left are members that went since the last prune or takeBack, and may have come back; applied the endpoints that changed
-	// since the last prune.
+	// left are members that were removed since the last prune or takeBack, and may have come back.
+	// applied are the endpoints that changed since the last prune.
 	left    []backend
 	applied []lb.EndpointKey
-	// moved: the targets may not be those that were told last. turned are such ones, with whether they were among those told.
+	// moved: the targets may differ from those set last. turned are targets that may differ, with
+	// whether the prober had them.
 	moved  bool
 	turned map[probe.Target]bool
 	vips   vipIndex
-	// known are targets of which adopted tables said that they serve; nil once the prober was told.
+	// known are targets that serve according to tables of a previous agent; nil after they were
+	// passed to the prober.
 	known map[probe.Target]bool
-	// decided is what an agent before this one decided; nil once a plan was obeyed.
+	// decided returns a previous agent's decision; nil after a plan was applied.
 	decided func(lb.EndpointKey) mark
-	// adopted tells what tables of an agent before this one say of a member; nil once a plan was obeyed.
+	// adopted returns a member's alive bit in tables of a previous agent; nil after a plan was
+	// applied.
 	adopted func(e lb.EndpointKey, id uint16) (alive, known bool)
 }
 
@@ -57,9 +61,10 @@ func newRoster(adopted func(lb.EndpointKey, uint16) (alive, known bool), decided
 	}
 }
 
-// apply takes over what changed in the plan. Members that stay keep their health; new ones take the health of an equal target
-// that is already probed, else what adopted tables say, else they begin anew. Members that are gone stay until prune, which follows
-// when the plan is obeyed, else takeBack does. It returns the decisions that held for the endpoints that were there.
+// apply applies changes of the plan. Existing members keep their health. A new member takes the
+// health of an equal target that is already probed, else that in adopted tables, else it starts
+// anew. Removed members stay until prune, which follows if the tables take the plan, or takeBack
+// otherwise. It returns the previous decisions of the changed endpoints.
 func (r *roster) apply(changes []plan.EndpointChange, now time.Time) (before map[lb.EndpointKey]health.Decision) {
 	before = map[lb.EndpointKey]health.Decision{}
 	for _, c := range changes {
@@ -71,7 +76,8 @@ func (r *roster) apply(changes []plan.EndpointChange, now time.Time) (before map
 	return before
 }
 
-// takeBack undoes the changes applied last, of a plan that could not be obeyed, with the decisions that held before.
+// takeBack undoes the last changes, of a plan that the tables refused, and restores the previous
+// decisions.
 func (r *roster) takeBack(changes []plan.EndpointChange, before map[lb.EndpointKey]health.Decision, now time.Time) {
 	back := make([]plan.EndpointChange, 0, len(changes))
 	for _, c := range changes {
@@ -81,9 +87,10 @@ func (r *roster) takeBack(changes []plan.EndpointChange, before map[lb.EndpointK
 	r.forgetLeft()
 }
 
-// follows makes members and groups follow changes; decisions are those that held for the endpoints before.
+// follows applies changes to members and groups. decisions are the previous decisions of the
+// endpoints.
 func (r *roster) follows(changes []plan.EndpointChange, decisions map[lb.EndpointKey]health.Decision, now time.Time) {
-	// Newcomers look at those that are probed already, which are the same for all of them.
+	// All new members compare with the same set: the targets that are probed already.
 	for _, c := range changes {
 		if c.After != nil {
 			r.welcome(c.After)
@@ -121,7 +128,7 @@ func (r *roster) follows(changes []plan.EndpointChange, decisions map[lb.Endpoin
 	}
 }
 
-// welcome makes the members of an endpoint that nobody knows yet.
+// welcome creates the members of an endpoint that do not exist yet.
 func (r *roster) welcome(e *plan.Endpoint) {
 	wanted := prepare(e)
 	for _, pm := range e.Members {
@@ -141,7 +148,7 @@ func (r *roster) welcome(e *plan.Endpoint) {
 	}
 }
 
-// group makes the group of an endpoint whose members are all known.
+// group creates the group of an endpoint whose members all exist.
 func (r *roster) group(e *plan.Endpoint, decisions map[lb.EndpointKey]health.Decision, now time.Time) {
 	g := &group{
 		Endpoint: *e, members: make([]*member, 0, len(e.Members)), needed: health.Needed(&e.Health), reach: r.doubt.reach(e.Service),
@@ -178,8 +185,8 @@ func (r *roster) group(e *plan.Endpoint, decisions map[lb.EndpointKey]health.Dec
 	g.decide(decision)
 }
 
-// recheck makes a member have the checks of its endpoint. Those of a target that it had keep what they came to; others take over
-// what it is, when that is known.
+// recheck sets the checks of a member to those of its endpoint. A check with an unchanged target
+// keeps its state; another one takes over the member's health if that is known.
 func (r *roster) recheck(m *member, e *plan.Endpoint, pm plan.Member, wanted wanted) {
 	same := len(m.checks) == len(e.Health.Checks)
 	for i := 0; same && i < len(m.checks); i++ {
@@ -211,7 +218,7 @@ func (r *roster) recheck(m *member, e *plan.Endpoint, pm plan.Member, wanted wan
 	}
 }
 
-// leave lets the members of a former group go that are in no other.
+// leave removes the members of a replaced group that are in no other.
 func (r *roster) leave(old *group) {
 	for _, m := range old.members {
 		if m.group == nil {
@@ -225,14 +232,14 @@ func (r *roster) leave(old *group) {
 	}
 }
 
-// begin is what a check of a new member begins with.
+// begin returns the first state of a check of a new member.
 func (r *roster) begin(e *plan.Endpoint, number int, id uint16, target probe.Target) health.Member {
 	if slices.ContainsFunc(r.byTarget[target], (*check).alive) {
 		return health.Adopt(true)
 	}
 	if r.adopted != nil {
 		if alive, known := r.adopted(e.Key, id); known {
-			// Tables of an endpoint that was open call all alive.
+			// In tables of an open endpoint all members count as alive.
 			d := r.decided(e.Key)
 			alive = alive && (!d.Open() || slices.Contains(d.alive, id))
 			if alive && r.known != nil {
@@ -244,7 +251,7 @@ func (r *roster) begin(e *plan.Endpoint, number int, id uint16, target probe.Tar
 	return health.Begin(e.Health.Checks[number].Initial == lb.InitialUp)
 }
 
-// prune forgets what is not in the plan that was applied last, which is obeyed.
+// prune removes the state that is not in the last applied plan, after the tables took the plan.
 func (r *roster) prune() {
 	r.forgetLeft()
 	for _, key := range r.applied {
@@ -253,7 +260,7 @@ func (r *roster) prune() {
 	r.applied, r.adopted, r.decided = nil, nil, nil
 }
 
-// forgetLeft forgets the members that went and did not come back.
+// forgetLeft deletes the members that were removed and did not come back.
 func (r *roster) forgetLeft() {
 	for _, key := range r.left {
 		if m := r.members[key]; m != nil && m.group == nil {
@@ -263,7 +270,7 @@ func (r *roster) forgetLeft() {
 	r.left = nil
 }
 
-// bits are the alive bits of an endpoint's members as the tables should have them.
+// bits returns the alive bits of an endpoint's members as the tables should have them.
 func (r *roster) bits(g *group) []dataplane.MemberAlive {
 	out := make([]dataplane.MemberAlive, 0, len(g.Members))
 	for _, m := range g.members {
@@ -272,12 +279,12 @@ func (r *roster) bits(g *group) []dataplane.MemberAlive {
 	return out
 }
 
-// bit is the alive bit of a member as the tables should have it.
+// bit returns the alive bit of a member as the tables should have it.
 func (r *roster) bit(e lb.EndpointKey, pm plan.Member) bool {
 	return r.decision(e).Open() || r.alive(e, pm)
 }
 
-// aliveIn are the members of an endpoint of the plan that are alive.
+// aliveIn returns the members of an endpoint of the plan that are alive.
 func (r *roster) aliveIn(e lb.EndpointKey) (ids []uint16) {
 	if g := r.groups[e]; g != nil {
 		for _, m := range g.members {
@@ -289,7 +296,7 @@ func (r *roster) aliveIn(e lb.EndpointKey) (ids []uint16) {
 	return ids
 }
 
-// decision is what health means for an endpoint of the plan.
+// decision returns the health decision of an endpoint of the plan.
 func (r *roster) decision(e lb.EndpointKey) health.Decision {
 	if g := r.groups[e]; g != nil {
 		return g.decision
@@ -297,7 +304,7 @@ func (r *roster) decision(e lb.EndpointKey) health.Decision {
 	return health.Decision{}
 }
 
-// alive tells the health of one member; unknown ones are dead.
+// alive returns the health of one member; unknown ones are dead.
 func (r *roster) alive(e lb.EndpointKey, pm plan.Member) bool {
 	m := r.members[backend{e, lb.BackendKey{DIP: pm.DIP, Port: pm.Port}}]
 	return m != nil && m.alive()

@@ -15,7 +15,7 @@ import (
 	"github.com/shuntlb/shunt/internal/probe"
 )
 
-// naiveRoster asks for each member by its name, each time.
+// naiveRoster looks up each member by its key each time.
 type naiveRoster struct{ *roster }
 
 func (r naiveRoster) each(endpoints []plan.Endpoint, f func(vip netip.Addr, m *member)) {
@@ -61,7 +61,7 @@ func (r naiveRoster) unsettled(endpoints []plan.Endpoint) map[netip.Addr]bool {
 	return out
 }
 
-// targets are the targets of members that want to be probed.
+// targets returns the targets of members that need to be probed.
 func (r naiveRoster) targets(endpoints []plan.Endpoint) map[probe.Target]bool {
 	out := map[probe.Target]bool{}
 	for _, e := range endpoints {
@@ -76,7 +76,8 @@ func (r naiveRoster) targets(endpoints []plan.Endpoint) map[probe.Target]bool {
 	return out
 }
 
-// TestRosterAgainstNaive: what is remembered of members is what is found by their names, through plans and probes.
+// TestRosterAgainstNaive: the indexes of the member table equal lookups by key, through plans and
+// probes.
 func TestRosterAgainstNaive(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := newRoster(func(lb.EndpointKey, uint16) (bool, bool) { return false, false }, func(lb.EndpointKey) mark { return mark{} })
@@ -106,7 +107,7 @@ func TestRosterAgainstNaive(t *testing.T) {
 			}
 			return out
 		}
-		// obeyed is the plan that is, applied the one that is to be. undo is what leads back.
+		// obeyed is the applied plan, applied the one being applied. undo reverts it.
 		var obeyed, applied []plan.Endpoint
 		var undo []func()
 		when, told := time.Unix(1000, 0), map[probe.Target]bool{}
@@ -254,7 +255,8 @@ func TestRosterAgainstNaive(t *testing.T) {
 	})
 }
 
-// verifyDoubt goes through all members for what is counted of them, and for what may be held.
+// verifyDoubt compares all members with the index of damped ones, the service counts, and the
+// conditions for held checks.
 func verifyDoubt(t *rapid.T, r *roster, now time.Time) {
 	services := map[string]int{}
 	damped := 0
@@ -300,7 +302,7 @@ func verifyDoubt(t *rapid.T, r *roster, now time.Time) {
 	}
 }
 
-// drawVerdicts draws what hosts say of the endpoints of the test above, and of others.
+// drawVerdicts draws host reports on the endpoints of the test above, and on others.
 func drawVerdicts(t *rapid.T) plan.Verdicts {
 	v := plan.Verdicts{Full: rapid.Bool().Draw(t, "full")}
 	for i := range 4 {

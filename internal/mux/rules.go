@@ -9,11 +9,12 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// vipRules are what services say of VIPs, also of those that are on other muxes.
+// vipRules holds the limits and sources of services' VIPs, including VIPs on other muxes.
 type vipRules map[netip.Addr]dataplane.MuxVIP
 
-// turned is what becomes of the rules of one plan by the step to another: the zero value where nothing is said any more. What it
-// costs is by the services that change, but for plans with something that lingers, whose services are in no order.
+// turned returns the rules that differ between two plans: the zero value for a VIP that has no rule
+// any more. The cost depends on the services that change, except for plans with retired VIPs, whose
+// services are not sorted.
 func (r vipRules) turned(lists sourceLists, before, after plan.Plan) vipRules {
 	if plan.SameSlice(before.Services, after.Services) && plan.SameSlice(before.Sources, after.Sources) {
 		return nil
@@ -48,7 +49,7 @@ func (r vipRules) turned(lists sourceLists, before, after plan.Plan) vipRules {
 	return out
 }
 
-// obey takes over what turned.
+// obey applies the rules that differ.
 func (r vipRules) obey(turned vipRules) {
 	for vip, rule := range turned {
 		if rule.VIP.IsValid() {
@@ -59,7 +60,7 @@ func (r vipRules) obey(turned vipRules) {
 	}
 }
 
-// orderedServices tells whether services are ordered by name, each once.
+// orderedServices reports whether services are sorted by name, without duplicates.
 func orderedServices(of []plan.Service) bool {
 	for i := 1; i < len(of); i++ {
 		if of[i-1].Name >= of[i].Name {
@@ -69,7 +70,7 @@ func orderedServices(of []plan.Service) bool {
 	return true
 }
 
-// otherSources are the services that take their sources from a policy whose list is another.
+// otherSources returns the services whose source policy has a different list.
 func otherSources(before, after plan.Plan) (out []plan.ServiceChange) {
 	if plan.SameSlice(before.Sources, after.Sources) {
 		return nil
@@ -93,7 +94,7 @@ func otherSources(before, after plan.Plan) (out []plan.ServiceChange) {
 	return out
 }
 
-// each calls f with what applies to each VIP of a plan's services, also to those that are on other muxes.
+// each calls f with the rule of each VIP of a plan's services, including VIPs on other muxes.
 func (l sourceLists) each(p plan.Plan, f func(dataplane.MuxVIP)) {
 	policies := l.policies(p)
 	for i := range p.Services {
@@ -101,7 +102,7 @@ func (l sourceLists) each(p plan.Plan, f func(dataplane.MuxVIP)) {
 	}
 }
 
-// policies are the lists of a plan's policies.
+// policies returns the lists of a plan's policies.
 func (l sourceLists) policies(p plan.Plan) map[string]*dataplane.SourceList {
 	out := make(map[string]*dataplane.SourceList, len(p.Sources))
 	for _, s := range p.Sources {
@@ -110,7 +111,7 @@ func (l sourceLists) policies(p plan.Plan) map[string]*dataplane.SourceList {
 	return out
 }
 
-// rule calls f with what applies to each VIP of a service.
+// rule calls f with the rule of each VIP of a service.
 func (l sourceLists) rule(s *plan.Service, policies map[string]*dataplane.SourceList, f func(dataplane.MuxVIP)) {
 	limits, sources := s.Limits, policies[s.SourcesOf]
 	if s.SourcesOf == "" {

@@ -7,7 +7,8 @@ import (
 	"path/filepath"
 )
 
-// runDirKeepers are what Control has its socket's keeper look after first: the locks, and what the agent keeps in the directory.
+// runDirKeepers returns the functions that restore the agent's files in the run directory: the
+// locks first, then the agent's state. Control runs them with the restoration of its socket.
 func (a *Agent) runDirKeepers() []func() (restored bool, err error) {
 	var keepers []func() (bool, error)
 	for _, l := range a.o.Locks {
@@ -16,8 +17,9 @@ func (a *Agent) runDirKeepers() []func() (restored bool, err error) {
 	return append(keepers, a.tendRunDir)
 }
 
-// tendRunDir writes again what others removed from the run directory: the mark of a local drain, and the decisions of endpoints. Without them
-// the next agent would announce the routes of a drained mux, and would take dead members for alive ones.
+// tendRunDir restores files that others removed from the run directory: the mark of a local drain,
+// and the decision log. Without them the next agent would announce the routes of a drained mux and
+// treat dead members as alive.
 func (a *Agent) tendRunDir() (restored bool, err error) {
 	if err := os.MkdirAll(a.o.RunDir, 0o700); err != nil {
 		return false, fmt.Errorf("make run directory: %w", err)
@@ -38,10 +40,11 @@ func (a *Agent) tendRunDir() (restored bool, err error) {
 	return true, err
 }
 
-// tend writes the file anew if another one, or none, is at its path.
+// tend rewrites the file if its path has no file or a different one.
 func (m *marks) tend() (restored bool, err error) {
 	if m.file == nil {
-		return false, nil // nothing was written yet, or it was tried in vain and is tried again with the next decision
+		// not written yet, or writing failed and is retried with the next decision
+		return false, nil
 	}
 	own, err := m.file.Stat()
 	if err != nil {

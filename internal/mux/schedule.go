@@ -14,19 +14,19 @@ import (
 )
 
 const (
-	// scheduleEvery is how often schedulers look at loads where no host says how often it looks at its servers.
+	// scheduleEvery is the interval of schedulers if no host reports its sample interval.
 	scheduleEvery = load.SampleEvery
-	// scheduleWay is how long what hosts tell is on its way, on average.
+	// scheduleWay is the average time that a load report takes from the host to the mux.
 	scheduleWay = 20 * time.Millisecond
 )
 
-// schedulePace is how often an endpoint's scheduler looks at loads, and how old these are then.
+// schedulePace is how often an endpoint's scheduler runs, and how old the loads are then.
 type schedulePace struct {
-	every time.Duration // as often as the fastest of the hosts looks at its servers
-	lag   time.Duration // how long ago hosts saw what they told last, on average: half of the time between two looks, and the way
+	every time.Duration // the shortest sample interval of the hosts
+	lag   time.Duration // mean age of the reported loads: half a sample interval plus scheduleWay
 }
 
-// paceOf is the pace of a scheduler by loads that hosts told.
+// paceOf returns the pace of a scheduler for the reported loads.
 func paceOf(told []load.Load) schedulePace {
 	p := schedulePace{scheduleEvery, scheduleEvery/2 + scheduleWay}
 	if len(told) == 0 {
@@ -41,14 +41,15 @@ func paceOf(told []load.Load) schedulePace {
 	return p
 }
 
-// schedules are the endpoints of the plan whose new flows are not the ring's to give.
+// schedules are the endpoints of the plan whose new flows are not assigned by the ring.
 type schedules struct {
-	// due is poked when sequences are to be made anew at once: the plan or the health of members is another.
+	// due is notified when sequences must be made anew immediately, because the plan or the health
+	// of members changed.
 	due chan struct{}
 
 	mu sync.Mutex
 	of map[lb.EndpointKey]*scheduled
-	// fault is why the tables did not take a sequence, as it was logged.
+	// fault is the last logged error of setting sequences.
 	fault string
 }
 
@@ -57,19 +58,19 @@ type scheduled struct {
 	kind    dataplane.ScheduleKind
 	by      string
 	desk    sched.Desk
-	unknown int // members whose load is not known, or stale
+	unknown int // members whose load is unknown or stale
 	taken   uint32
-	// fresh: the tables may not have what they were given last.
+	// fresh: the tables may not have the current sequence.
 	fresh bool
 	pace  schedulePace
-	at    time.Time // when it looked last
+	at    time.Time // the time of the last run
 }
 
 func newSchedules() schedules {
 	return schedules{due: make(chan struct{}, 1), of: map[lb.EndpointKey]*scheduled{}}
 }
 
-// scheduleKind is how packets take members of an endpoint.
+// scheduleKind returns how the program selects a member of an endpoint for a new flow.
 func scheduleKind(e *plan.Endpoint) dataplane.ScheduleKind {
 	if e.Affinity == lb.AffinityHash || e.OnePacket {
 		return dataplane.ScheduleRing
@@ -85,7 +86,7 @@ func scheduleKind(e *plan.Endpoint) dataplane.ScheduleKind {
 	return dataplane.ScheduleNext
 }
 
-// follow takes over what changed in the plan that is obeyed.
+// follow applies changes of the applied plan.
 func (s *schedules) follow(changes []plan.EndpointChange) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -104,7 +105,7 @@ func (s *schedules) follow(changes []plan.EndpointChange) {
 	}
 }
 
-// Schedule keeps the tables' sequences and loads up to what is known of members until ctx ends.
+// Schedule updates the tables' sequences and loads until ctx ends.
 func (a *Agent) Schedule(ctx context.Context) {
 	next := scheduleEvery
 	for {
@@ -120,7 +121,8 @@ func (a *Agent) Schedule(ctx context.Context) {
 	}
 }
 
-// schedule gives the tables what is new of sequences and loads: of all endpoints, or of those whose time has come. It tells how long it is to the next one.
+// schedule updates sequences and loads in the tables, of all endpoints or of those that are due. It
+// returns the time until the next one is due.
 func (a *Agent) schedule(all bool) time.Duration {
 	a.schedules.mu.Lock()
 	defer a.schedules.mu.Unlock()
@@ -139,7 +141,7 @@ func (a *Agent) schedule(all bool) time.Duration {
 	return max(next, 0)
 }
 
-// scheduleLocked is schedule for some endpoints.
+// scheduleLocked is schedule for some endpoints. The caller holds schedules.mu.
 func (a *Agent) scheduleLocked(keys []lb.EndpointKey, now time.Time) {
 	if len(keys) == 0 {
 		return
@@ -167,7 +169,7 @@ func (a *Agent) scheduleLocked(keys []lb.EndpointKey, now time.Time) {
 	}
 }
 
-// tellSchedules logs what became of the last sequences, once.
+// tellSchedules logs an error of setting sequences, once for each error text.
 func (a *Agent) tellSchedules(err error) {
 	fault := ""
 	if err != nil {
@@ -179,8 +181,8 @@ func (a *Agent) tellSchedules(err error) {
 	a.schedules.fault = fault
 }
 
-// scheduleMembers are the members of endpoints that may get new flows, with what is known of their loads, and what packets did with them; the endpoints get
-// their paces.
+// scheduleMembers returns the members of endpoints that may receive new flows, with their loads and
+// the counts in the tables. It sets the pace of the endpoints.
 func (a *Agent) scheduleMembers(keys []lb.EndpointKey, done []dataplane.Scheduled, now time.Time) [][]sched.Member {
 	out := make([][]sched.Member, len(keys))
 	a.mu.Lock()
@@ -219,7 +221,7 @@ func (a *Agent) scheduleMembers(keys []lb.EndpointKey, done []dataplane.Schedule
 	return out
 }
 
-// learn gives a member what was told of its load.
+// learn sets a member's load to the reported one.
 func learn(m *sched.Member, by string, l load.Load) {
 	if l.Has&load.HasConnections != 0 {
 		m.Connections, m.Opened, m.HasConnections = float64(l.Connections), l.Opened, true
@@ -234,8 +236,9 @@ func learn(m *sched.Member, by string, l load.Load) {
 	}
 }
 
-// Shares are what share of the new connections of an endpoint each of its members gets now, 0 to 1, by id: by its scheduler's last orders, or by weight when the ring says. They
-// are empty for an endpoint that is in no plan; all are 0 where no member takes any.
+// Shares returns the share of an endpoint's new connections, 0 to 1, that each member receives now,
+// by id. It follows the last orders of the scheduler, or the weights if the ring decides. The map
+// is empty for an endpoint that is in no plan; all shares are 0 if no member takes connections.
 func (a *Agent) Shares(e lb.EndpointKey) map[uint16]float64 {
 	out := map[uint16]float64{}
 	weight := 0.0
@@ -265,19 +268,21 @@ func (a *Agent) Shares(e lb.EndpointKey) map[uint16]float64 {
 	return out
 }
 
-// SchedulerStats is what an endpoint's scheduler did and knows.
+// SchedulerStats is the state of an endpoint's scheduler.
 type SchedulerStats struct {
 	Endpoint  lb.EndpointKey
 	Scheduler string
-	// Unknown is how many members that take new flows have no load that counts.
+	// Unknown is how many members that take new flows have no valid load.
 	Unknown int
-	// Taken is how often packets took a member from its sequences since the program was loaded, modulo 2^32; of schedulers that draw it is 0.
+	// Taken is how often packets took a member from its sequences since the program was loaded,
+	// modulo 2^32; 0 for schedulers that draw at random.
 	Taken uint32
-	// Muxes is how many muxes there seem to be that give as many connections as this one; 1 when hosts do not tell.
+	// Muxes is the estimated number of muxes that assign as many connections as this one; 1 when
+	// hosts do not report.
 	Muxes float64
 }
 
-// Schedulers tells of all endpoints with a scheduler, in order.
+// Schedulers returns the stats of all endpoints with a scheduler, sorted.
 func (a *Agent) Schedulers() []SchedulerStats {
 	a.schedules.mu.Lock()
 	defer a.schedules.mu.Unlock()

@@ -18,7 +18,7 @@ import (
 	"github.com/shuntlb/shunt/internal/sched"
 )
 
-// scheduledPlan is a plan of one endpoint of affinity flow with a scheduler.
+// scheduledPlan returns a plan of one endpoint of affinity flow with a scheduler.
 func scheduledPlan(scheduler, by string, dips ...string) plan.Plan {
 	p := planOf([]string{"203.0.113.10"}, dips...)
 	e := &p.Endpoints[0]
@@ -26,7 +26,7 @@ func scheduledPlan(scheduler, by string, dips ...string) plan.Plan {
 	return p
 }
 
-// connect tells of connections of members.
+// connect delivers load reports with connections of members.
 func (w *world) connect(e lb.EndpointKey, connections ...uint32) {
 	var told []load.Member
 	for i, n := range connections {
@@ -45,7 +45,7 @@ func (w *world) schedules(e lb.EndpointKey) string {
 	return fmt.Sprint(w.tables.schedules[e].Sequence)
 }
 
-// due tells whether sequences are to be made at once.
+// due reports whether sequences must be made immediately.
 func (w *world) due() bool {
 	select {
 	case <-w.agent.schedules.due:
@@ -55,7 +55,8 @@ func (w *world) due() bool {
 	}
 }
 
-// TestSchedulersFollowPlanAndHealth: a sequence has the members that take new flows, by their weights, as soon as the plan or their health says so.
+// TestSchedulersFollowPlanAndHealth: a sequence has the members that take new flows, by their
+// weights, as soon as the plan or their health changes.
 func TestSchedulersFollowPlanAndHealth(t *testing.T) {
 	w := newWorld(t)
 	p := scheduledPlan(lb.SchedulerWeightedRoundRobin, "", "10.20.1.11", "10.20.2.11", "10.20.3.11", "10.20.4.11")
@@ -94,7 +95,7 @@ func TestSchedulersFollowPlanAndHealth(t *testing.T) {
 	if got := w.schedules(key); got != "[4]" {
 		t.Errorf("with the backup: %s", got)
 	}
-	// Slow start, and every other change of weights, is the plan's.
+	// The plan contains slow start and every other change of weights.
 	p = scheduledPlan(lb.SchedulerWeightedRoundRobin, "", "10.20.4.11", "10.20.5.11")
 	p.Endpoints[0].Members[0].ID, p.Endpoints[0].Members[0].Weight, p.Endpoints[0].Members[1].ID = 4, 3, 5
 	p.Revision++
@@ -111,7 +112,7 @@ func TestSchedulersFollowPlanAndHealth(t *testing.T) {
 	}
 }
 
-// TestSchedulersGoByLoads: by connections, by CPU, and by weights when what was told is stale.
+// TestSchedulersGoByLoads: sequences follow connections, CPU, or, if reports are stale, weights.
 func TestSchedulersGoByLoads(t *testing.T) {
 	for _, c := range []struct{ by, want string }{{lb.ByConnections, "[2]"}, {lb.ByCPU, "[1]"}, {lb.ByLoad, "[1 2]"}} {
 		w := newWorld(t)
@@ -141,8 +142,9 @@ func TestSchedulersGoByLoads(t *testing.T) {
 	}
 }
 
-// TestSchedulersFollowTheirHosts: sequences are made as often as the fastest host of an endpoint looks at its servers, of each endpoint by itself, and as usual where nobody says
-// how often; how old loads are is reckoned by all of them.
+// TestSchedulersFollowTheirHosts: an endpoint's sequences are made as often as the fastest of its
+// hosts samples, independent of other endpoints, and at the default interval if no host reports its
+// own. The age of loads is computed from all of its hosts.
 func TestSchedulersFollowTheirHosts(t *testing.T) {
 	w := newWorld(t)
 	p := scheduledPlan(lb.SchedulerLeastConnections, lb.ByConnections, "10.20.1.11", "10.20.2.11")
@@ -195,7 +197,8 @@ func TestSchedulersFollowTheirHosts(t *testing.T) {
 	}
 }
 
-// TestPowerOfTwoWords: members get words when something is told of them, when packets were given to them, and when the tables lost theirs.
+// TestPowerOfTwoWords: members get packed loads after a report, after packets were assigned to
+// them, and after the tables lost theirs.
 func TestPowerOfTwoWords(t *testing.T) {
 	w := newWorld(t)
 	p := scheduledPlan(lb.SchedulerP2C, lb.ByConnections, "10.20.1.11", "10.20.2.11")
@@ -226,7 +229,8 @@ func TestPowerOfTwoWords(t *testing.T) {
 	if got := words(); !slices.Equal(got, []uint16{1}) {
 		t.Errorf("words of %v, want of the one that was told of", got)
 	}
-	// Five connections: most of them hosts may not have seen the next time, after that they have.
+	// Of five connections most may be missing in the next host report, but none in the one after
+	// that.
 	loads := w.tables.scheduled[key].Loads
 	told := loads[2]
 	for range 5 {
@@ -247,7 +251,8 @@ func TestPowerOfTwoWords(t *testing.T) {
 	}
 }
 
-// TestShares: what a manager is told of shares of new connections is what the scheduler's sequence has, or weights where the ring says, of members that take any.
+// TestShares: the reported share of new connections is that in the scheduler's sequence, or that of
+// the weights if the ring decides, among members that take any.
 func TestShares(t *testing.T) {
 	for scheduler, want := range map[string]string{
 		lb.SchedulerMaglev: "1:0.25 2:0.75 3:0 9:-", lb.SchedulerRoundRobin: "1:0.5 2:0.5 3:0 9:-", lb.SchedulerLeastConnections: "1:0 2:1 3:0 9:-",
@@ -283,12 +288,12 @@ func TestShares(t *testing.T) {
 	}
 }
 
-// fullTables have no room for sequences.
+// fullTables has no room for sequences.
 type fullTables struct{ *tables }
 
 func (fullTables) SetSchedules([]dataplane.Schedule) error { return errors.New("rings: no room") }
 
-// TestScheduleUntil: the loop goes on until its context ends, also when the tables have no room.
+// TestScheduleUntil: the loop runs until its context ends, also when the tables have no room.
 func TestScheduleUntil(t *testing.T) {
 	w := newWorld(t)
 	w.apply(scheduledPlan(lb.SchedulerRoundRobin, "", "10.20.1.11"))
@@ -316,7 +321,7 @@ func TestScheduleUntil(t *testing.T) {
 	}
 }
 
-// TestTraceNamesTheScheduler: who reads a trace is told who chose.
+// TestTraceNamesTheScheduler: a trace has the scheduler that selects members.
 func TestTraceNamesTheScheduler(t *testing.T) {
 	w := newWorld(t)
 	w.apply(scheduledPlan(lb.SchedulerAdaptive, lb.ByCPU, "10.20.1.11"))

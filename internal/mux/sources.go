@@ -12,10 +12,10 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// sourceLists remembers digests by plan item, so that a list of 100,000 prefixes is read once.
+// sourceLists caches digests by plan item, so that a list of 100,000 prefixes is hashed once.
 type sourceLists map[string]*dataplane.SourceList
 
-// get is the data plane's form of an item's sources, nil when they let everybody through.
+// get returns the data plane's form of an item's sources; nil: all sources are allowed.
 func (l sourceLists) get(item string, s lb.Sources) *dataplane.SourceList {
 	if len(s.Allow)+len(s.Deny) == 0 {
 		delete(l, item)
@@ -29,7 +29,7 @@ func (l sourceLists) get(item string, s lb.Sources) *dataplane.SourceList {
 	return have
 }
 
-// prune forgets the lists that are not in the plan. Most services have none.
+// prune removes the lists that are not in the plan. Most services have none.
 func (l sourceLists) prune(p plan.Plan) {
 	if len(l) == 0 {
 		return
@@ -46,7 +46,8 @@ func (l sourceLists) prune(p plan.Plan) {
 	maps.DeleteFunc(l, func(item string, _ *dataplane.SourceList) bool { return !in[item] })
 }
 
-// digest is the SHA-256 of the two lists, each with its length before it, 17 bytes a prefix.
+// digest returns the SHA-256 of the two lists. Each is preceded by its length; a prefix has 17
+// bytes.
 func digest(s lb.Sources) (sum [32]byte) {
 	h := sha256.New()
 	for _, list := range [][]netip.Prefix{s.Allow, s.Deny} {

@@ -9,7 +9,8 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// TestSharedSources: services that take a policy's list have one list in the tables, read once; others keep their own.
+// TestSharedSources: services that use a policy's list share one list in the tables, which is
+// hashed once; others keep their own.
 func TestSharedSources(t *testing.T) {
 	list := func(third byte) lb.Sources {
 		return lb.Sources{Deny: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, third, 0}), 24)}}

@@ -11,23 +11,25 @@ import (
 	"github.com/shuntlb/shunt/internal/notify"
 )
 
-// signOfLife is how often the speaker hears the wanted state again: it counts the hold time from the last word, and one that
-// died is replaced within this.
+// signOfLife is how often the wanted state is sent to the speaker even if it is unchanged. The
+// speaker's hold time starts with each such message, and a dead speaker is replaced within this
+// time.
 const signOfLife = 500 * time.Millisecond
 
-// said is what the speaker heard last, and when, with its status read after; the zero value is nothing that it is known to have
-// heard.
+// said is the last state that the speaker received, and when. Its status was read after that. The
+// zero value means that the speaker's state is unknown.
 type said struct {
 	state bgp.State
 	at    time.Time
 }
 
-// covers tells whether the speaker need not hear this now.
+// covers reports whether the speaker need not receive want now.
 func (s said) covers(want bgp.State, now time.Time) bool {
 	return !s.at.IsZero() && now.Sub(s.at) < signOfLife && s.state.Equal(want)
 }
 
-// Run tells the speaker, checks in the place of hosts that are silent, and does what is due by time, until ctx ends.
+// Run synchronizes the speaker, checks members whose hosts are silent, and applies changes that are
+// due by time, until ctx ends.
 func (a *Agent) Run(ctx context.Context) {
 	life := a.o.Clock.After(signOfLife)
 	for {
@@ -51,8 +53,9 @@ func (a *Agent) Run(ctx context.Context) {
 	}
 }
 
-// rereadPasswords makes the speaker use passwords whose files changed. A change counts when two reads in a row return the same, because a file
-// may be written in several steps. While a plan is being applied nothing is read: the plan reads the files itself.
+// rereadPasswords passes passwords to the speaker whose files changed. A change counts when two
+// reads in a row return the same, because a file may be written in several steps. While a plan is
+// being applied nothing is read, because the plan reads the files itself.
 func (a *Agent) rereadPasswords() {
 	if !a.applying.TryLock() {
 		return
@@ -81,15 +84,16 @@ func (a *Agent) rereadPasswords() {
 	a.o.Log.Info("BGP passwords changed")
 }
 
-// forgetSaid makes the next word one that the speaker hears, though it heard the same just before.
+// forgetSaid makes the next Speak send the state even if the speaker just received the same.
 func (a *Agent) forgetSaid() {
 	a.speaking.Lock()
 	defer a.speaking.Unlock()
 	a.said = said{}
 }
 
-// Speak makes the speaker announce what is wanted at this moment, unless it heard the same within signOfLife. Nothing is said
-// before a plan was applied: a restarted agent must not take back what it does not know yet.
+// Speak sends the wanted state to the speaker, unless it received the same within signOfLife. It
+// sends nothing before a plan was applied, because a restarted agent must not withdraw routes that
+// it does not know yet.
 func (a *Agent) Speak(ctx context.Context) {
 	a.speaking.Lock()
 	defer a.speaking.Unlock()
@@ -106,7 +110,7 @@ func (a *Agent) Speak(ctx context.Context) {
 	began := a.o.Clock.Now()
 	_, err := a.o.Ensure(ctx)
 	if err == nil {
-		// Read after Ensure, which may take long.
+		// Compute it again, because Ensure may take long.
 		a.mu.Lock()
 		want, _ = a.announcementLocked().state()
 		a.mu.Unlock()

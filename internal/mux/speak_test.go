@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestSpeakerHearsWhatIsNew: a change that routers need not hear of costs no word, a sign of life is never left out, and what
-// failed is said again.
+// TestSpeakerHearsWhatIsNew: a change that affects no route sends nothing to the speaker, a sign of
+// life is always sent, and a failed call is repeated.
 func TestSpeakerHearsWhatIsNew(t *testing.T) {
 	w := newWorld(t)
 	p := planOf([]string{"203.0.113.10"}, "10.20.1.11", "10.20.2.11")
@@ -34,7 +34,7 @@ func TestSpeakerHearsWhatIsNew(t *testing.T) {
 	w.apply(planOf([]string{"203.0.113.10", "203.0.113.11"}, "10.20.1.11", "10.20.2.11"))
 	expect("with a new VIP", 1)
 	w.apply(p)
-	expect("with one that goes", 2) // before the tables, and after them with a look at what became of it
+	expect("with one that goes", 2) // before the tables change, and after that with a status read
 
 	w.clock.Advance(signOfLife)
 	w.speaker.Fail(errors.New("no answer"))
@@ -44,7 +44,7 @@ func TestSpeakerHearsWhatIsNew(t *testing.T) {
 	expect("that did not answer", 1)
 }
 
-// TestSignOfLifeIsNeverLate: what the speaker heard between two signs of life does not put the next one off.
+// TestSignOfLifeIsNeverLate: a state sent between two signs of life does not delay the next one.
 func TestSignOfLifeIsNeverLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -66,7 +66,8 @@ func TestSignOfLifeIsNeverLate(t *testing.T) {
 	})
 }
 
-// TestMendedInterfaceIsTold: the speaker is told at once to take routes up again, though it heard of the same ones just before.
+// TestMendedInterfaceIsTold: the speaker immediately receives the routes again, although it
+// received the same ones just before.
 func TestMendedInterfaceIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

@@ -16,12 +16,12 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// sameStatus tells whether two states of the speaker read the same.
+// sameStatus reports whether two speaker states have the same status report.
 func sameStatus(a, b bgp.Status) bool {
 	return a.Withheld == b.Withheld && a.Process == b.Process && sameRoutes(a.Routes, b.Routes) && slices.Equal(a.Peers, b.Peers)
 }
 
-// sameRoutes returns true if both are equal, without a look at them where they are the same array.
+// sameRoutes reports whether both are equal. It does not compare elements of the same array.
 func sameRoutes(a, b []bgp.Route) bool {
 	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0] || slices.Equal(a, b))
 }
@@ -84,10 +84,11 @@ func (a *Agent) Status() *apiv1.NodeStatus {
 	return out
 }
 
-// statusBatch is the number of endpoints whose members' status is made at a time: probes' results must not wait for all.
+// statusBatch is the number of endpoints whose members' status is built while mu is held, so that
+// probe results do not wait for all endpoints.
 const statusBatch = 256
 
-// answerStatus is what came back to connections that servers opened, ordered by VIP.
+// answerStatus returns the counts of replies to connections that servers opened, sorted by VIP.
 func (a *Agent) answerStatus(counters dataplane.MuxCounters) []*apiv1.AnswerStatus {
 	if a.o.Leases == nil {
 		return nil
@@ -102,7 +103,7 @@ func (a *Agent) answerStatus(counters dataplane.MuxCounters) []*apiv1.AnswerStat
 	return out
 }
 
-// refusedStatus returns the packets for endpoints that went to no member, ordered by VIP.
+// refusedStatus returns the counts of packets for endpoints that went to no member, sorted by VIP.
 func refusedStatus(endpoints []plan.Endpoint, counters dataplane.MuxCounters) []*apiv1.RefusedStatus {
 	byVIP := map[netip.Addr]*apiv1.RefusedStatus{}
 	for i := range endpoints {
@@ -166,8 +167,8 @@ func (a *Agent) memberStatusLocked(endpoints []plan.Endpoint, counters dataplane
 	return out
 }
 
-// routeStatusLocked lists every VIP of the plan, announced or not, and what is announced beside. What no router hears is
-// not announced.
+// routeStatusLocked lists every VIP of the plan, announced or not, and all other announced routes.
+// Without an established session no route counts as announced.
 func (a *Agent) routeStatusLocked() []*apiv1.RouteStatus {
 	announced := map[netip.Prefix]bool{}
 	for vip := range vips(a.told) {
@@ -218,7 +219,7 @@ func (a *Agent) Trace(q *apiv1.TraceRequest) *apiv1.TraceResult {
 	return out
 }
 
-// traceLease says which server a packet to a port that one sends from goes to.
+// traceLease adds the server that holds the leased port of a traced packet.
 func (a *Agent) traceLease(p dataplane.Packet, walk dataplane.Trace, out *apiv1.TraceResult) {
 	out.OuterDestination = walk.Outer.String()
 	if a.o.Leases == nil {
@@ -230,7 +231,8 @@ func (a *Agent) traceLease(p dataplane.Packet, walk dataplane.Trace, out *apiv1.
 	}
 }
 
-// traceDecisionsLocked puts what the agent decided by health, and which scheduler there is, behind the step that found the endpoint.
+// traceDecisionsLocked inserts the agent's health decisions and the scheduler after the step that
+// found the endpoint.
 func (a *Agent) traceDecisionsLocked(key lb.EndpointKey, steps []string) []string {
 	g := a.roster.groups[key]
 	if g == nil || len(steps) == 0 {
@@ -256,7 +258,7 @@ func (a *Agent) traceDecisionsLocked(key lb.EndpointKey, steps []string) []strin
 	return slices.Insert(steps, 1, decided...)
 }
 
-// tracePacket reads the question; errors name the field.
+// tracePacket parses the request; errors name the field.
 func tracePacket(q *apiv1.TraceRequest) (dataplane.Packet, error) {
 	p := dataplane.Packet{VNI: q.Vni, ClientPort: uint16(q.ClientPort), Port: uint16(q.Port)}
 	var err error

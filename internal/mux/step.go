@@ -10,19 +10,21 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// step is the way from the plan that is obeyed to another. What it costs is by what changed.
+// step is the plan delta from the applied plan to another. Its cost depends on the size of the
+// change.
 type step struct {
 	before, after plan.Plan
 	changes       []plan.EndpointChange
-	// rules are what applied to VIPs before, turned is what becomes of them.
+	// rules are the VIP rules before the step; turned are those that change.
 	rules, turned vipRules
-	// also are further VIPs that the tables have to be told of.
+	// also are further VIPs to update in the tables.
 	also []netip.Addr
-	// whole: the tables are given all of the plan.
+	// whole: the tables are given the entire plan.
 	whole bool
 }
 
-// stepTo is the way to a plan; applying is held. whole: not only what changes is given to the tables.
+// stepTo returns the step to a plan. The caller holds applying. whole: give the tables the entire
+// plan.
 func (a *Agent) stepTo(after plan.Plan, changes []plan.EndpointChange, whole bool) step {
 	before := a.plan
 	s := step{before: before, after: after, changes: changes, rules: a.rules}
@@ -33,7 +35,8 @@ func (a *Agent) stepTo(after plan.Plan, changes []plan.EndpointChange, whole boo
 	return s
 }
 
-// touched are the VIPs that the tables have to be told of, with what applies to them, and all of their endpoints, each in order.
+// touched returns, each sorted, the VIPs to update in the tables, with their rules, and all of
+// their endpoints.
 func (s *step) touched() (vips []dataplane.MuxVIP, endpoints []plan.Endpoint) {
 	keys := map[lb.EndpointKey]bool{}
 	for _, c := range s.changes {
@@ -57,10 +60,10 @@ func (s *step) touched() (vips []dataplane.MuxVIP, endpoints []plan.Endpoint) {
 	return vips, endpoints
 }
 
-// vipOf is the key of an endpoint's VIP.
+// vipOf returns the key of an endpoint's VIP.
 func vipOf(key lb.EndpointKey) lb.EndpointKey { return lb.EndpointKey{VNI: key.VNI, VIP: key.VIP} }
 
-// keys are those of the endpoints that the step changes.
+// keys returns the keys of the endpoints that the step changes.
 func (s *step) keys() []lb.EndpointKey {
 	out := make([]lb.EndpointKey, 0, len(s.changes))
 	for _, c := range s.changes {

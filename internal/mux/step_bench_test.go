@@ -14,7 +14,8 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// benchWorld is an agent with the real tables that obeys a plan of n endpoints of 10 members, each with a service.
+// benchWorld returns an agent with the real tables and an applied plan of n endpoints of 10
+// members, each with a service.
 func benchWorld(b *testing.B, n int) (*Agent, plan.Plan) {
 	tables, err := dataplane.OpenMux(dataplane.MuxOptions{Address: [6]byte{2, 0, 0, 0, 0, 1}})
 	if err != nil {
@@ -47,7 +48,8 @@ func benchWorld(b *testing.B, n int) (*Agent, plan.Plan) {
 	return a, p
 }
 
-// benchChanges measures changes of a plan: change makes the i-th of a copy whose lists are not shared.
+// benchChanges measures changes of a plan: change makes the i-th one in a copy whose lists are not
+// shared.
 func benchChanges(b *testing.B, n int, change func(i int, p *plan.Plan)) {
 	a, p := benchWorld(b, n)
 	apply := func() {
@@ -66,7 +68,7 @@ func benchChanges(b *testing.B, n int, change func(i int, p *plan.Plan)) {
 	}
 }
 
-// changeWeight gives a member of an endpoint another weight.
+// changeWeight changes the weight of a member of an endpoint.
 func changeWeight(i int, p *plan.Plan) {
 	e := &p.Endpoints[i*7%len(p.Endpoints)]
 	e.Generation++
@@ -74,13 +76,14 @@ func changeWeight(i int, p *plan.Plan) {
 	e.Members[0].Weight = uint16(2 + i%100)
 }
 
-// BenchmarkOneChangeOf20000 is what it costs a mux that one of so many endpoints changed.
+// BenchmarkOneChangeOf20000 measures a change of one of 20,000 endpoints.
 func BenchmarkOneChangeOf20000(b *testing.B) { benchChanges(b, 20_000, changeWeight) }
 
-// BenchmarkOneChangeOf1000 is the same among few.
+// BenchmarkOneChangeOf1000 is the same among few endpoints.
 func BenchmarkOneChangeOf1000(b *testing.B) { benchChanges(b, 1000, changeWeight) }
 
-// BenchmarkNewBackendOf20000 is what it costs that one of so many endpoints has another server, with probes and ways of its own.
+// BenchmarkNewBackendOf20000 measures a new server in one of 20,000 endpoints, with its own probes
+// and next hop.
 func BenchmarkNewBackendOf20000(b *testing.B) {
 	benchChanges(b, 20_000, func(i int, p *plan.Plan) {
 		e := &p.Endpoints[i*7%len(p.Endpoints)]
@@ -94,7 +97,7 @@ func BenchmarkNewBackendOf20000(b *testing.B) {
 	})
 }
 
-// BenchmarkOtherLimitsOf20000 is what it costs that one of so many services has another limit.
+// BenchmarkOtherLimitsOf20000 measures a new limit of one of 20,000 services.
 func BenchmarkOtherLimitsOf20000(b *testing.B) {
 	benchChanges(b, 20_000, func(i int, p *plan.Plan) {
 		p.Services = slices.Clone(p.Services)
@@ -102,7 +105,7 @@ func BenchmarkOtherLimitsOf20000(b *testing.B) {
 	})
 }
 
-// BenchmarkVIPComesAndGoesOf20000 is what it costs that one of so many VIPs comes or goes.
+// BenchmarkVIPComesAndGoesOf20000 measures the addition or removal of one of 20,000 VIPs.
 func BenchmarkVIPComesAndGoesOf20000(b *testing.B) {
 	var gone plan.Endpoint
 	benchChanges(b, 20_000, func(i int, p *plan.Plan) {

@@ -19,7 +19,7 @@ import (
 	"github.com/shuntlb/shunt/internal/probe"
 )
 
-// drawSteps draws a plan that differs from one before in some of everything that plans have.
+// drawSteps draws a plan that differs from before in some of each kind of object.
 func drawSteps(t *rapid.T, before plan.Plan) plan.Plan {
 	p := drawPlan(t)
 	for i := range p.Endpoints {
@@ -69,7 +69,8 @@ func drawSteps(t *rapid.T, before plan.Plan) plan.Plan {
 	return p
 }
 
-// drawCIDs draws the keys of the VIPs of QUIC endpoints, as they are or as they come to be; now and then they are not there yet.
+// drawCIDs draws the keys of the VIPs of QUIC endpoints, unchanged or rotated; sometimes they are
+// missing.
 func drawCIDs(t *rapid.T, before []plan.CIDKeys, endpoints []plan.Endpoint) (out []plan.CIDKeys) {
 	for _, e := range endpoints {
 		key := vipOf(e.Key)
@@ -105,7 +106,7 @@ func drawCookies(t *rapid.T, before []plan.CookieKeys, endpoints []plan.Endpoint
 	return out
 }
 
-// bare is a wanted state in order, without what tables know better once they have it.
+// bare returns a wanted state, sorted, without the parts that tables overwrite.
 func bare(s dataplane.MuxState) dataplane.MuxState {
 	s.Endpoints, s.VIPs = append([]dataplane.MuxEndpoint{}, s.Endpoints...), append([]dataplane.MuxVIP{}, s.VIPs...)
 	for i := range s.Endpoints {
@@ -123,12 +124,13 @@ func bare(s dataplane.MuxState) dataplane.MuxState {
 			s.VIPs[i].Sources = &dataplane.SourceList{Digest: v.Sources.Digest}
 		}
 	}
-	// A VIP that nothing is said of has what it has by default.
+	// A VIP without settings has the defaults.
 	s.VIPs = slices.DeleteFunc(s.VIPs, func(v dataplane.MuxVIP) bool { return v.Limits == lb.Limits{} && v.Sources == nil })
 	return s
 }
 
-// checkSteps: the agent is where one is that was given its plan alone, and its own lists are what the plan says.
+// checkSteps checks that tables and lists of the agent equal those of an agent that was given only
+// the last plan.
 func (w *world) checkSteps(t *rapid.T) {
 	a := w.agent
 	fresh := a.o
@@ -208,8 +210,9 @@ func (w *world) checkSteps(t *rapid.T) {
 	}
 }
 
-// TestStepsEndWhereAWholePlanDoes: however plans follow each other, fit or do not, with probes and path MTUs between, the tables
-// and all lists are those of an agent that was given the last plan at once.
+// TestStepsEndWhereAWholePlanDoes: after any sequence of plans, that fit or do not, with probes and
+// path MTUs between them, the tables and all lists are those of an agent that was given only the
+// last plan.
 func TestStepsEndWhereAWholePlanDoes(t *testing.T) {
 	changed := 0
 	rapid.Check(t, func(rt *rapid.T) {

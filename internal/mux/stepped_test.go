@@ -13,8 +13,8 @@ import (
 	"github.com/shuntlb/shunt/internal/probe"
 )
 
-// steppedRun is what becomes of members that flap and fall silent, and of what the mux thinks of itself, by the same story with a time
-// of day that is set by hours, or is not.
+// steppedRun returns the health transitions of flapping and silent members, and the isolation
+// phases, of one scenario, in which the wall clock is set by hours or not.
 func steppedRun(t *testing.T, seed uint64, steps bool) (story []string) {
 	synctest.Test(t, func(t *testing.T) {
 		w, r, wall := doubtWorld(t, func(h *lb.Health) {
@@ -27,7 +27,7 @@ func steppedRun(t *testing.T, seed uint64, steps bool) (story []string) {
 			if by := int64(r.IntN(200)-100)*3600 + int64(r.IntN(7)); steps && i%3 == 0 {
 				wall.Step(by)
 			}
-			dark := i/25%4 == 3 // nobody answers for a while
+			dark := i/25%4 == 3 // no member answers for a while
 			var batch []probe.Result
 			for _, target := range w.prober.targets {
 				good, silent := r.IntN(4) != 0, r.IntN(2) == 0
@@ -49,8 +49,8 @@ func steppedRun(t *testing.T, seed uint64, steps bool) (story []string) {
 	return story
 }
 
-// TestTheTimeOfDayChangesNoVerdict: verdicts, damping, suspicion and what is due go by the monotonic clock. The time of day, which is
-// set back and forth by days, makes no difference.
+// TestTheTimeOfDayChangesNoVerdict: verdicts, damping, isolation and timers use the monotonic
+// clock. Setting the wall clock back and forth by days makes no difference.
 func TestTheTimeOfDayChangesNoVerdict(t *testing.T) {
 	for seed := range uint64(4) {
 		as, set := steppedRun(t, seed, false), steppedRun(t, seed, true)

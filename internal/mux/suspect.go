@@ -8,32 +8,37 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// A mux that hears nothing any more from nearly all members of many services at once suspects itself: health.Suspicion. It keeps
-// the verdicts on members that are silent, for a time of grace, and wants to know what other muxes see:
+// A mux that suddenly gets no reply from nearly all members of many services considers itself
+// isolated (health.Suspicion). It holds the verdicts on silent members for a grace period and uses
+// the reports of other muxes:
 //
-//	Suspicions is poked when the suspicion begins or ends; Suspect tells which. While there is one, somebody asks the manager what
-//	other muxes say of the members that this one checks, and hands the answer to OthersSay, again whenever it changes.
-//	Members that others call dead fall at once, those that they call alive stay, and what nobody speaks of falls after the grace.
+//   - Suspicions is notified when isolation begins or ends, and Suspect returns since when.
+//   - During isolation, the caller requests the reports of other muxes on this mux's members
+//     from the manager, and passes them to OthersSay whenever they change.
+//   - Members that others report dead fall immediately, those reported alive stay up, and
+//     members without a report fall after the grace period.
 
-// Suspicions is poked when this mux begins to suspect itself, and when it no longer does.
+// Suspicions is notified when this mux begins or stops to consider itself isolated.
 func (a *Agent) Suspicions() <-chan struct{} { return a.suspicions }
 
-// Suspect tells since when this mux suspects that it is itself what is broken; zero: it does not.
+// Suspect returns since when this mux considers itself isolated; zero: it does not.
 func (a *Agent) Suspect() time.Time {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.roster.doubt.Since()
 }
 
-// OthersSay takes what other muxes see of members, by their own checks: Alive of those that at least one of them reaches, Dead of
-// those that others ask and none reaches. Full, or not, as in what hosts say. Nothing of it counts once the suspicion is over.
+// OthersSay applies the reports of other muxes, from their own checks: Alive are members that at
+// least one of them reaches, Dead those that others check and none reaches. Full has the same
+// meaning as in host reports. Nothing is stored when this mux is not isolated.
 func (a *Agent) OthersSay(v plan.Verdicts) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.followLocked(a.roster.othersSay(v, a.o.Clock.Now()), "by what other muxes see")
 }
 
-// Tick does what is due by time: members whose damping is over come up, and those that were held long enough fall.
+// Tick applies changes that are due by time: members whose damping ended come up, and members that
+// were held for the grace period fall.
 func (a *Agent) Tick() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -43,7 +48,7 @@ func (a *Agent) Tick() {
 	}
 }
 
-// due is when Tick has something to do; zero: never, by what is known.
+// due returns when Tick has work; zero: not known to be needed.
 func (a *Agent) due() time.Time {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -51,7 +56,8 @@ func (a *Agent) due() time.Time {
 	return a.dueTold
 }
 
-// followLocked makes everything follow what one pass over the members changed, and says why in the log.
+// followLocked applies and logs the effect of one pass over the member table. because is the logged
+// reason.
 func (a *Agent) followLocked(c change, because string) {
 	if c.doubts {
 		a.tellDoubtLocked()
@@ -60,7 +66,7 @@ func (a *Agent) followLocked(c change, because string) {
 		a.logPathsLocked(c.paths)
 	}
 	if c.asked || !a.roster.due().Equal(a.dueTold) {
-		// A VIP may wait for just this one, and Run is to know what is due.
+		// A VIP may wait for this member, and Run must set its timer.
 		notify.Send(a.speak)
 	}
 	if c.empty() {
@@ -73,7 +79,7 @@ func (a *Agent) followLocked(c change, because string) {
 	notify.Send(a.schedules.due)
 }
 
-// tellDoubtLocked says how far the mux trusts itself.
+// tellDoubtLocked reports and logs the isolation phase.
 func (a *Agent) tellDoubtLocked() {
 	notify.Send(a.changed)
 	notify.Send(a.suspicions)
@@ -88,10 +94,10 @@ func (a *Agent) tellDoubtLocked() {
 	}
 }
 
-// maxFlipLines is how many flips of one pass are logged one by one.
+// maxFlipLines is how many transitions of one pass are logged one by one.
 const maxFlipLines = 16
 
-// logFlips says what members turned.
+// logFlips logs the health transitions of members.
 func (a *Agent) logFlips(c change, because string) {
 	if len(c.flips) > maxFlipLines {
 		alive := 0

@@ -13,15 +13,15 @@ import (
 	"github.com/shuntlb/shunt/internal/probe"
 )
 
-// doubtWorld is an agent with four services of two members each, all alive and announced. Members are members 1 and 2 of VIPs
-// 203.0.113.10 to 13.
+// doubtWorld returns an agent with four services of two members each, all alive and announced.
+// Members are 1 and 2 of VIPs 203.0.113.10 to 13.
 func doubtWorld(t *testing.T, change func(*lb.Health)) *world {
 	w := newWorld(t)
 	w.doubtful(change)
 	return w
 }
 
-// doubtful gives the agent what doubtWorld says.
+// doubtful gives the agent the plan described at doubtWorld.
 func (w *world) doubtful(change func(*lb.Health)) {
 	w.t.Helper()
 	p := planOf(nil)
@@ -54,7 +54,7 @@ func (w *world) each(services int, good, silent bool) {
 	w.speak()
 }
 
-// poked tells whether suspicions was poked.
+// poked reports whether Suspicions was notified.
 func (w *world) poked() bool {
 	select {
 	case <-w.agent.Suspicions():
@@ -68,7 +68,7 @@ func vip(i int) lb.EndpointKey {
 	return lb.EndpointKey{VIP: netip.AddrFrom4([4]byte{203, 0, 113, byte(10 + i)}), Protocol: lb.TCP, Port: 80}
 }
 
-// TestCutOffMuxKeepsItsVerdicts until its time of grace is over, and then they count.
+// TestCutOffMuxKeepsItsVerdicts: an isolated mux keeps its verdicts until the grace period ends.
 func TestCutOffMuxKeepsItsVerdicts(t *testing.T) {
 	w := doubtWorld(t, nil)
 	for range 5 {
@@ -96,8 +96,9 @@ func TestCutOffMuxKeepsItsVerdicts(t *testing.T) {
 	}
 }
 
-// TestCutOffMuxComesBack: a held member stays when it answers, and falls when as many results as its check says are bad after the suspicion: a probe that
-// was under way when the mux was cut off may end in silence after that.
+// TestCutOffMuxComesBack: a held member stays up when it answers, and falls after as many bad
+// results after the isolation as its check requires, because a probe sent before it may still time
+// out afterwards.
 func TestCutOffMuxComesBack(t *testing.T) {
 	w := doubtWorld(t, nil)
 	for range 3 {
@@ -126,7 +127,8 @@ func TestCutOffMuxComesBack(t *testing.T) {
 	w.expect("the other one is silent still", "alive 203.0.113.13/2 false")
 }
 
-// TestFallenJustBefore: where one silent probe is enough, services fall before the mux knows that it is cut off.
+// TestFallenJustBefore: where one silent probe is enough, services fall before the mux considers
+// itself isolated.
 func TestFallenJustBefore(t *testing.T) {
 	w := doubtWorld(t, func(h *lb.Health) { h.Checks[0].Fall = 1 })
 	w.each(2, false, true)
@@ -139,7 +141,7 @@ func TestFallenJustBefore(t *testing.T) {
 	}
 }
 
-// TestRefusalsCount: a mux whose servers refuse is not cut off.
+// TestRefusalsCount: a mux whose servers refuse connections is not isolated.
 func TestRefusalsCount(t *testing.T) {
 	w := doubtWorld(t, nil)
 	w.each(4, false, false)
@@ -157,7 +159,7 @@ func TestRefusalsCount(t *testing.T) {
 	}
 }
 
-// TestOthersSay: what other muxes see decides on what this one does not hear.
+// TestOthersSay: reports of other muxes decide on members that are silent for this one.
 func TestOthersSay(t *testing.T) {
 	w := doubtWorld(t, nil)
 	w.agent.OthersSay(plan.Verdicts{Full: true, Endpoints: []plan.EndpointVerdicts{{Key: vip(0), Dead: []uint16{1, 2}}}})
@@ -181,7 +183,8 @@ func TestOthersSay(t *testing.T) {
 	}
 }
 
-// TestOthersFallSilent: a manager that tells nothing more keeps no member up that this mux does not hear.
+// TestOthersFallSilent: after the manager stops sending, no silent member is kept up by old
+// reports.
 func TestOthersFallSilent(t *testing.T) {
 	w := doubtWorld(t, nil)
 	w.each(4, false, true)
@@ -201,7 +204,7 @@ func TestOthersFallSilent(t *testing.T) {
 	}
 }
 
-// TestGraceOfOptions: verdicts are held for as long as the agent was told.
+// TestGraceOfOptions: verdicts are held for as long as the option sets.
 func TestGraceOfOptions(t *testing.T) {
 	const grace = 3 * health.DefaultGrace
 	w := newWorld(t)
@@ -220,7 +223,7 @@ func TestGraceOfOptions(t *testing.T) {
 	}
 }
 
-// TestNoGrace: without it nothing is held.
+// TestNoGrace: without a grace period no verdict is held.
 func TestNoGrace(t *testing.T) {
 	w := newWorld(t)
 	w.grace = -1

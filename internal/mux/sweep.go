@@ -14,20 +14,22 @@ import (
 
 // Timing of sweeps.
 const (
-	// drainSweep is the time between sweeps while flows leave a draining member: its operator watches the count.
+	// drainSweep is the time between sweeps while flows leave a draining member, because its
+	// operator watches the count.
 	drainSweep = time.Second
-	// sweepShare bounds what sweeps take of a CPU: they rest so many times as long as the last one took.
+	// sweepShare bounds the CPU share of sweeps: the pause is at least this many times the duration
+	// of the last one.
 	sweepShare = 20
 )
 
-// sweeps is what the last sweep of the flow table saw.
+// sweeps is the result of the last sweep of the flow table.
 type sweeps struct {
 	totals dataplane.FlowTotals
 	fault  string
 }
 
-// SweepFlows goes through the flow table until ctx ends: every interval, soon after the tables changed, and every second
-// while a draining member has flows or a table that VIPs share is under pressure.
+// SweepFlows sweeps the flow table until ctx ends: every interval, soon after the tables changed,
+// and every second while a draining member has flows or a table that VIPs share is under pressure.
 func (a *Agent) SweepFlows(ctx context.Context, interval time.Duration) {
 	for {
 		began := a.o.Clock.Now()
@@ -50,7 +52,7 @@ func (a *Agent) SweepFlows(ctx context.Context, interval time.Duration) {
 	}
 }
 
-// sweepOnce sweeps and keeps the counts.
+// sweepOnce sweeps and stores the counts.
 func (a *Agent) sweepOnce() {
 	totals, err := a.o.Tables.Sweep()
 	a.mu.Lock()
@@ -66,7 +68,7 @@ func (a *Agent) sweepOnce() {
 	}
 }
 
-// logSharesLocked logs the VIPs that came over their share of a table since the last sweep.
+// logSharesLocked logs the VIPs that exceeded their share of a table since the last sweep.
 func (a *Agent) logSharesLocked(over []dataplane.Share) {
 	for _, s := range over {
 		before := func(b dataplane.Share) bool { return b.VIP == s.VIP && b.Table == s.Table }
@@ -76,14 +78,14 @@ func (a *Agent) logSharesLocked(over []dataplane.Share) {
 	}
 }
 
-// tablesPressed says whether the last sweep found a table under pressure.
+// tablesPressed reports whether the last sweep found a table under pressure.
 func (a *Agent) tablesPressed() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.sweeps.totals.Pressed
 }
 
-// flowsDrain says whether a member that takes no new flows had some at the last sweep.
+// flowsDrain reports whether a member that takes no new flows had some at the last sweep.
 func (a *Agent) flowsDrain() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -99,12 +101,12 @@ func (a *Agent) flowsDrain() bool {
 	return false
 }
 
-// flowsOfLocked is the number of a member's flows at the last sweep.
+// flowsOfLocked returns the number of a member's flows at the last sweep.
 func (a *Agent) flowsOfLocked(e lb.EndpointKey, member uint16) uint64 {
 	return a.sweeps.totals.Members[dataplane.MemberKey{Endpoint: e, Member: member}]
 }
 
-// flowStatusLocked is the last sweep in the API's words, ordered by class.
+// flowStatusLocked returns the result of the last sweep in the API's form, sorted by class.
 func (a *Agent) flowStatusLocked() []*apiv1.FlowClassStatus {
 	var out []*apiv1.FlowClassStatus
 	for class, n := range a.sweeps.totals.ByClass {
@@ -114,7 +116,7 @@ func (a *Agent) flowStatusLocked() []*apiv1.FlowClassStatus {
 	return out
 }
 
-// tableStatus is how full the tables are, in the API's words.
+// tableStatus returns the fill levels of the tables in the API's form.
 func tableStatus(tables []dataplane.TablePressure) []*apiv1.TableStatus {
 	out := make([]*apiv1.TableStatus, 0, len(tables))
 	for _, t := range tables {

@@ -10,23 +10,24 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// keySlots is the number of live ring keys the data plane has room for.
+// keySlots is the number of live ring keys for which the data plane has room.
 const keySlots = 2
 
-// present is what the agent knows beside the plan.
+// present is the agent's state that is not in the plan's endpoints.
 type present struct {
 	rings    *rings
 	sources  sourceLists
 	bit      func(lb.EndpointKey, plan.Member) bool
 	decision func(lb.EndpointKey) health.Decision
 	mtu      func(outer netip.Addr) uint32
-	// cids are the live keys of all VIPs' connection ids, ordered by VIP.
+	// cids are the live connection id keys of all VIPs, sorted by VIP.
 	cids []plan.CIDKeys
-	// cookies are those of all VIPs' cookies, likewise.
+	// cookies are the cookie keys of all VIPs, likewise.
 	cookies []plan.CookieKeys
 }
 
-// wantedTables is the data plane's wanted state under a plan whose endpoints now.rings has prepared.
+// wantedTables returns the data plane's wanted state under a plan whose endpoints now.rings has
+// prepared.
 func wantedTables(p plan.Plan, now present) dataplane.MuxState {
 	out := dataplane.MuxState{TunnelSources: p.TunnelSources, RingKeys: map[uint8][16]byte{}}
 	for _, k := range p.RingKeys {
@@ -45,7 +46,8 @@ func wantedTables(p plan.Plan, now present) dataplane.MuxState {
 	return out
 }
 
-// wantedChange is the data plane's wanted state of some VIPs, whose endpoints now.rings has prepared.
+// wantedChange returns the data plane's wanted state of some VIPs, whose endpoints now.rings has
+// prepared.
 func wantedChange(vips []dataplane.MuxVIP, endpoints []plan.Endpoint, now present) dataplane.MuxChange {
 	out := dataplane.MuxChange{VIPs: vips, Endpoints: make([]dataplane.MuxEndpoint, 0, len(endpoints))}
 	for i, e := range endpoints {
@@ -54,7 +56,7 @@ func wantedChange(vips []dataplane.MuxVIP, endpoints []plan.Endpoint, now presen
 	return out
 }
 
-// wantedEndpoint is the data plane's form of one endpoint.
+// wantedEndpoint returns the data plane's form of one endpoint.
 func wantedEndpoint(e plan.Endpoint, r nextRings, now present) dataplane.MuxEndpoint {
 	out := dataplane.MuxEndpoint{
 		Key: e.Key, Generation: e.Generation, KeySlot: uint8(e.KeyID % keySlots), RingTweak: e.RingTweak, RingCode: e.RingCode,
@@ -72,7 +74,8 @@ func wantedEndpoint(e plan.Endpoint, r nextRings, now present) dataplane.MuxEndp
 		out.Affinity = dataplane.AffinityCookie
 	}
 	out.NAT, out.FlowsFirst, out.KeepDead = e.NAT, e.FlowsFirst, e.KeepDead
-	// Without keys, which come with the plan or a moment later, nothing shows a cookie.
+	// Without keys, which arrive with the plan or a moment later, no packet carries a readable
+	// cookie.
 	out.Track = e.Track && (out.Cookie != nil || out.QUIC != nil)
 	out.Scheduler = scheduleKind(&e)
 	if e.Encap == lb.EncapGUE {
@@ -92,7 +95,8 @@ func wantedEndpoint(e plan.Endpoint, r nextRings, now present) dataplane.MuxEndp
 	return out
 }
 
-// pathMTU is the largest outer packet towards a destination: the plan's, or less where the kernel knows of less.
+// pathMTU returns the largest outer packet towards a destination: the plan's MTU, or the kernel's
+// if that is smaller.
 func pathMTU(planned uint32, hop netdev.NextHop) uint32 {
 	if hop.MTU > 0 && (planned == 0 || uint32(hop.MTU) < planned) {
 		return uint32(hop.MTU)
@@ -100,7 +104,7 @@ func pathMTU(planned uint32, hop netdev.NextHop) uint32 {
 	return planned
 }
 
-// nextHops is the data plane's form of what the kernel knows; unresolved ones are zero.
+// nextHops returns the data plane's form of next hops; unresolved ones are zero.
 func nextHops(hops map[netip.Addr]netdev.NextHop) map[netip.Addr]dataplane.NextHop {
 	out := make(map[netip.Addr]dataplane.NextHop, len(hops))
 	for a, h := range hops {
@@ -113,7 +117,7 @@ func nextHops(hops map[netip.Addr]netdev.NextHop) map[netip.Addr]dataplane.NextH
 	return out
 }
 
-// vips returns the VIPs that a mux serves under a plan, those without endpoints included.
+// vips returns the VIPs that a mux serves under a plan, including those without endpoints.
 func vips(p plan.Plan) map[netip.Addr]bool {
 	out := p.OutboundVIPs()
 	if out == nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/shuntlb/shunt/internal/probe"
 )
 
-// wanted makes the targets of an endpoint's members.
+// wanted builds the probe targets of an endpoint's members.
 type wanted struct {
 	*plan.Endpoint
 	checks []probe.Prepared
@@ -21,12 +21,12 @@ func prepare(e *plan.Endpoint) wanted {
 	return w
 }
 
-// target is what the i-th check of a member probes.
+// target returns the target of the i-th check of a member.
 func (w wanted) target(i int, m plan.Member) probe.Target {
 	return w.checks[i].Wanted(m.DIP, m.Port, probe.Way{Endpoint: w.Key, Outer: m.Outer, Encap: w.Encap, Member: m.ID})
 }
 
-// list puts a check among those of its target.
+// list adds a check to those of its target.
 func (r *roster) list(c *check) {
 	if c.at == 0 {
 		of := append(r.byTarget[c.target], c)
@@ -51,7 +51,8 @@ func (r *roster) unlist(c *check) {
 	}
 }
 
-// probedFor tells of the targets that changes may be about whether they are probed; nothing when it is known that this moved.
+// probedFor returns the targets that changes may affect, with whether they are probed now; nil if
+// all targets will be set anyway.
 func (r *roster) probedFor(changes []plan.EndpointChange) map[probe.Target]bool {
 	if r.moved {
 		return nil
@@ -82,12 +83,12 @@ func (r *roster) probedFor(changes []plan.EndpointChange) map[probe.Target]bool 
 	return out
 }
 
-// isProbed tells whether a member or a machine wants a target to be probed.
+// isProbed reports whether a member or a machine needs a target to be probed.
 func (r *roster) isProbed(t probe.Target) bool {
 	return r.machines.byTarget[t] != nil || slices.ContainsFunc(r.byTarget[t], func(c *check) bool { return c.of.probed() })
 }
 
-// targets is everything that has to be probed.
+// targets returns all targets to probe.
 func (r *roster) targets() []probe.Target {
 	r.moved = false
 	clear(r.turned)
@@ -105,7 +106,7 @@ func (r *roster) targets() []probe.Target {
 	return out
 }
 
-// takeKnown are, once, those of the targets of which an agent before this one knew that they serve.
+// takeKnown returns, once, the targets that serve according to a previous agent.
 func (r *roster) takeKnown() []probe.Target {
 	var out []probe.Target
 	for t := range r.known {
@@ -117,7 +118,7 @@ func (r *roster) takeKnown() []probe.Target {
 	return out
 }
 
-// retarget is what has to be probed beside what was told last, and what no more.
+// retarget returns the targets to add to and to remove from those set last.
 func (r *roster) retarget() (start, stop []probe.Target) {
 	for t, was := range r.turned {
 		switch now := r.isProbed(t); {
@@ -131,14 +132,15 @@ func (r *roster) retarget() (start, stop []probe.Target) {
 	return start, stop
 }
 
-// setTargets tells the prober what to probe.
+// setTargets sets the prober's targets.
 func (a *Agent) setTargets() error {
 	a.probing.Lock()
 	defer a.probing.Unlock()
 	return a.tellProber()
 }
 
-// followTargets tells it those that came and went, or all when that is not known or one of them could not be probed.
+// followTargets adds and removes targets, or sets all if the difference is not known or the last
+// call failed.
 func (a *Agent) followTargets() error {
 	a.probing.Lock()
 	defer a.probing.Unlock()
@@ -158,13 +160,13 @@ func (a *Agent) followTargets() error {
 	return a.probesFault
 }
 
-// tellProber tells the prober all targets; probing is held.
+// tellProber sets all targets. The caller holds probing.
 func (a *Agent) tellProber() error {
 	a.mu.Lock()
 	known, targets := a.roster.takeKnown(), a.roster.targets()
 	a.mu.Unlock()
 	if len(known) > 0 {
-		// What it cannot probe, Set names again.
+		// Ignore the error, because Set reports the same targets again.
 		_ = a.o.Prober.Resume(known)
 	}
 	a.probesFault = a.o.Prober.Set(targets)

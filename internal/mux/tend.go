@@ -8,10 +8,11 @@ import (
 	"github.com/shuntlb/shunt/internal/probe"
 )
 
-// tendInterval is how often the interface is looked after.
+// tendInterval is the interval of the link monitor.
 const tendInterval = time.Second
 
-// Tend looks after the interface until ctx ends. tend mends what it finds and says so in words.
+// Tend monitors the interface until ctx ends. tend repairs it and returns a description of the
+// repair.
 func (a *Agent) Tend(ctx context.Context, tend func() (mended string, err error)) {
 	for {
 		select {
@@ -33,7 +34,7 @@ func (a *Agent) Tend(ctx context.Context, tend func() (mended string, err error)
 		a.mu.Unlock()
 		if mended != "" {
 			a.o.Log.Warn("interface", "mended", mended)
-			// The speaker takes routes up again only when it is told, though it was just told the same.
+			// The interface lost its routes, and the speaker restores them only with the next Set.
 			a.forgetSaid()
 			notify.Send(a.speak)
 		}
@@ -46,7 +47,7 @@ func (a *Agent) Tend(ctx context.Context, tend func() (mended string, err error)
 	}
 }
 
-// tendOnce does not tend what was taken down.
+// tendOnce calls tend unless the mux was taken down.
 func (a *Agent) tendOnce(tend func() (string, error)) (mended string, err error, left bool) {
 	a.tending.Lock()
 	defer a.tending.Unlock()
@@ -60,12 +61,13 @@ func (a *Agent) tendOnce(tend func() (string, error)) (mended string, err error,
 	return mended, err, false
 }
 
-// linkSettle is how long after the interface's carrier came back probes are no evidence: neighbours, routes and the
-// ports of switches need it.
+// linkSettle is how long after the carrier came back failed probes do not count, because
+// neighbours, routes and switch ports need time.
 const linkSettle = time.Second
 
-// LinkChanged takes whether the interface has a carrier. While it has none, and for a moment after, a failed probe says
-// nothing about its server: a mux whose cable was out for a moment must come back with the members that the others have.
+// LinkChanged records whether the interface has a carrier. Without one, and for a moment after,
+// failed probes do not count against their server, because a mux whose cable was unplugged for a
+// moment must return with the same members as the other muxes.
 func (a *Agent) LinkChanged(up bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -79,8 +81,8 @@ func (a *Agent) LinkChanged(up bool) {
 	a.o.Log.Info("interface", "carrier", up)
 }
 
-// evidenceLocked says whether a failed probe may count. Probes that began while the link was down may end later, by their
-// timeout.
+// evidenceLocked reports whether a failed probe counts. A probe sent while the link was down may
+// end later by its timeout.
 func (a *Agent) evidenceLocked(t probe.Target) bool {
 	if a.linkDown {
 		return false

@@ -10,7 +10,7 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// natAddresses are the addresses of path nat that a node has, in the data plane's words.
+// natAddresses returns a node's addresses of path nat in the data plane's form.
 func natAddresses(n *lb.Node) (out []dataplane.NATAddress) {
 	if n.NAT == nil {
 		return nil
@@ -21,7 +21,8 @@ func natAddresses(n *lb.Node) (out []dataplane.NATAddress) {
 	return out
 }
 
-// translate gives the tables the addresses of path nat, before endpoints that need them; applying is held.
+// translate writes the addresses of path nat to the tables, before endpoints that need them. The
+// caller holds applying.
 func (a *Agent) translate(s step) error {
 	want := natAddresses(&s.after.Node)
 	if !s.whole && slices.Equal(want, a.translating) {
@@ -34,7 +35,7 @@ func (a *Agent) translate(s step) error {
 	return nil
 }
 
-// stampsOf tells whether muxes stamp cookies of an endpoint of the VIP.
+// stampsOf reports whether muxes stamp cookies of an endpoint of the VIP.
 func stampsOf(p plan.Plan, vip netip.Addr) bool {
 	return slices.ContainsFunc(plan.OfVIP(p.Endpoints, lb.EndpointKey{VIP: vip}), func(e plan.Endpoint) bool { return e.NAT && e.Cookie != "" })
 }

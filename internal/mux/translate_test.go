@@ -10,7 +10,7 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// translating is planOf with addresses of path nat, whose endpoints are translated.
+// translating is planOf with addresses of path nat and endpoints that use them.
 func translating(vips []string, addresses ...string) plan.Plan {
 	p := planOf(vips, "10.20.1.11")
 	p.Node.NAT = &lb.NAT{Low: 2000, High: 2999}
@@ -23,8 +23,8 @@ func translating(vips []string, addresses ...string) plan.Plan {
 	return p
 }
 
-// TestTranslatingMux: a mux sends from its addresses of path nat and announces them, whatever becomes of its VIPs; an agent that comes after
-// another does not take them back.
+// TestTranslatingMux: a mux sends from its addresses of path nat and announces them, whatever the
+// state of its VIPs. A new agent does not withdraw them.
 func TestTranslatingMux(t *testing.T) {
 	w := newWorld(t)
 	w.apply(translating([]string{"203.0.113.10"}, "10.99.0.1", "2001:db8:99::1"))

@@ -13,17 +13,20 @@ import (
 type turnover int
 
 const (
-	// turnoverNone leaves the speaker alone.
+	// turnoverNone keeps the speaker.
 	turnoverNone turnover = iota
-	// turnoverClose ends its sessions: there is no route that any router could lose.
+	// turnoverClose closes its sessions, because no router could lose a route.
 	turnoverClose
-	// turnoverKeep ends its process without closing sessions: every router keeps its routes (RFC 4724).
+	// turnoverKeep ends its process without closing sessions, so that every router keeps its routes
+	// (RFC 4724).
 	turnoverKeep
 )
 
-// speakerTurnover decides whether the speaker is replaced by one of the agent's own build, and returns why it must wait; "" when it need not.
-// want is the agent's state, have the speaker's status. A speaker without an announced route is replaced in any case, one with routes only when
-// all routers that have them support graceful restart, and when they are the wanted ones: those of an agent that has just begun may not be yet.
+// speakerTurnover decides whether the speaker is replaced by one of the agent's own build. It
+// returns the reason to wait, or "" if there is none. want is the agent's state, have the speaker's
+// status. A speaker without an announced route is always replaced. A speaker with routes is
+// replaced only if all routers that have them support graceful restart, and the routes are the
+// wanted ones, because an agent that has just started may not have all of them yet.
 func speakerTurnover(own bgp.Process, want bgp.State, have bgp.Status) (turnover, string) {
 	p := have.Process
 	if own.Version == "" || p.PID == 0 || p.Version == own.Version && p.Commit == own.Commit {
@@ -32,7 +35,8 @@ func speakerTurnover(own bgp.Process, want bgp.State, have bgp.Status) (turnover
 	if len(have.Routes) == 0 && len(want.Routes) == 0 {
 		return turnoverClose, ""
 	}
-	// A session that is not established loses nothing; its router may keep routes of the last one.
+	// A session that is not established loses no routes; its router may keep those of the previous
+	// session.
 	var losing []string
 	for _, peer := range have.Peers {
 		if peer.State == "established" && !peer.GracefulRestart {
@@ -48,7 +52,7 @@ func speakerTurnover(own bgp.Process, want bgp.State, have bgp.Status) (turnover
 	return turnoverKeep, ""
 }
 
-// samePrefixes returns true if both announce the same prefixes, in any order.
+// samePrefixes reports whether both contain the same prefixes, in any order.
 func samePrefixes(a, b []bgp.Route) bool {
 	if len(a) != len(b) {
 		return false
@@ -65,8 +69,9 @@ func samePrefixes(a, b []bgp.Route) bool {
 	return true
 }
 
-// turnOver replaces a speaker of another build, once in the life of the agent: the build that starts may be another one than this program's, when
-// the file was replaced meanwhile. It returns the status that counts, and why the speaker is kept. speaking is held.
+// turnOver replaces a speaker of another build, at most once in the agent's life, because the new
+// one may have another build than this program, too, if the file was replaced meanwhile. It returns
+// the speaker's current status, and why the speaker is kept. The caller holds speaking.
 func (a *Agent) turnOver(ctx context.Context, want bgp.State, have bgp.Status) (bgp.Status, string, error) {
 	how, kept := speakerTurnover(a.o.Build, want, have)
 	if how == turnoverNone || a.turnedOver {

@@ -9,7 +9,8 @@ import (
 	"github.com/shuntlb/shunt/internal/bgp"
 )
 
-// TestSpeakerTurnover: a speaker of another build goes only when no router loses a route by it.
+// TestSpeakerTurnover: a speaker of another build is replaced only if no router loses a route by
+// that.
 func TestSpeakerTurnover(t *testing.T) {
 	own, other := bgp.Process{Version: "v2", Commit: "b"}, bgp.Process{PID: 790, Version: "v1", Commit: "a"}
 	routes := func(vips ...string) (out []bgp.Route) {
@@ -51,8 +52,8 @@ func TestSpeakerTurnover(t *testing.T) {
 	}
 }
 
-// TestSpeakerIsTurnedOver: the agent replaces a speaker of another build once, gives the next one its state in the same breath, and reports why it
-// keeps one.
+// TestSpeakerIsTurnedOver: the agent replaces a speaker of another build once, sends its state to
+// the new one in the same call, and reports the reason if it keeps one.
 func TestSpeakerIsTurnedOver(t *testing.T) {
 	w := newWorld(t)
 	w.agent.o.Build = bgp.Process{Version: "v2"}

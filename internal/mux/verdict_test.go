@@ -15,14 +15,14 @@ import (
 	"github.com/shuntlb/shunt/internal/probe"
 )
 
-// naiveMember knows all that ever came of a member's checks, and goes through all of it each time.
+// naiveMember stores all results of a member's checks, and evaluates all of them each time.
 type naiveMember struct {
 	endpoint *plan.Endpoint
 	plan.Member
 	targets []probe.Target
-	// results are those that counted, by check, with their numbers among all.
+	// results are those that counted, by check, with their numbers among all results.
 	results [][]naiveResult
-	// past are all results, as its history should have them.
+	// past are all results, as the member's history should have them.
 	past []string
 }
 
@@ -31,7 +31,7 @@ type naiveResult struct {
 	good   bool
 }
 
-// naiveBatch is a batch that came at a time, after which there were so many results.
+// naiveBatch is the time of a batch and the number of results after it.
 type naiveBatch struct {
 	at      time.Time
 	results int
@@ -49,7 +49,7 @@ func (m *naiveMember) check(i, results int) health.Member {
 	return state
 }
 
-// up is what the checks come to after so many results, and whether it is known.
+// up returns the combined state of the checks after that many results, and whether it is known.
 func (m *naiveMember) up(results int) (up, known bool) {
 	need := map[string]int{lb.CombineAll: len(m.results), lb.CombineAny: 1, lb.CombineAtLeast: int(m.endpoint.Health.AtLeast)}[m.endpoint.Health.Combine]
 	good, unknown := 0, 0
@@ -63,7 +63,7 @@ func (m *naiveMember) up(results int) (up, known bool) {
 	return good >= need, good >= need || good+unknown < need
 }
 
-// naiveVerdict is what a member is after batches, and whether something was ever known of it.
+// naiveVerdict returns the verdict on a member after batches, and whether a result was ever known.
 func (m *naiveMember) naiveVerdict(batches []naiveBatch, now time.Time) (alive, asked bool) {
 	var d health.Damper
 	up, asked := m.up(0)
@@ -119,8 +119,9 @@ func drawChecked(t *rapid.T) []plan.Endpoint {
 	return out
 }
 
-// TestVerdictsAgainstNaive: batches of results, with duplicates and such as count for nothing, and time make members, endpoints, VIPs
-// and the bits of the tables what all that ever happened says, though silence makes the mux suspect itself: it has no grace here.
+// TestVerdictsAgainstNaive: batches of results, with duplicates and results that do not count, and
+// time give members, endpoints, VIPs and alive bits the state that a replay of the full history
+// gives. Silence may isolate the mux, but it has no grace period here.
 func TestVerdictsAgainstNaive(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := newRoster(func(lb.EndpointKey, uint16) (bool, bool) { return false, false }, func(lb.EndpointKey) mark { return mark{} })
@@ -210,7 +211,7 @@ func TestVerdictsAgainstNaive(t *testing.T) {
 		verify()
 		for range rapid.IntRange(1, 25).Draw(t, "batches") {
 			now = now.Add(time.Duration(rapid.IntRange(0, 6).Draw(t, "seconds")) * time.Second)
-			// What is due comes first, as it does when it has a timer.
+			// Changes that are due are applied first, as Run does by its timer.
 			if due := r.due(); !due.IsZero() && !now.Before(due) {
 				follow(r.tick(now))
 			}

@@ -16,7 +16,8 @@ import (
 	"github.com/shuntlb/shunt/internal/probe"
 )
 
-// TestPanicSurvivesTheAgent: an agent that takes over tables that panic does not take their members for alive.
+// TestPanicSurvivesTheAgent: an agent that takes over tables of an endpoint in panic mode does not
+// adopt its members as alive.
 func TestPanicSurvivesTheAgent(t *testing.T) {
 	w := newWorld(t)
 	p := planOf([]string{"203.0.113.10"}, "10.20.1.11", "10.20.2.11", "10.20.3.11")
@@ -99,7 +100,8 @@ func TestFlappingMemberStaysDown(t *testing.T) {
 	w.expect("nobody damps it any more", "tables [203.0.113.10]", "alive 203.0.113.10/1 true")
 }
 
-// TestRunDoesWhatIsDue without anything that pokes it. Time is the bubble's own.
+// TestRunDoesWhatIsDue: Run applies changes that are due without a notification. Time is that of
+// the synctest bubble.
 func TestRunDoesWhatIsDue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -130,12 +132,13 @@ func TestRunDoesWhatIsDue(t *testing.T) {
 	})
 }
 
-// TestSeveralChecks: a member is what its checks come to together, and is known once they cannot change it.
+// TestSeveralChecks: a member's health is the combination of its checks, and is known once missing
+// results cannot change it.
 func TestSeveralChecks(t *testing.T) {
 	for _, c := range []struct {
 		combine string
 		atLeast uint8
-		// After each of the results, of check 0, 1 and 2 in turn: alive, and asked.
+		// Alive and asked after each of the results, of check 0, 1 and 2 in turn.
 		results      [3]bool
 		alive, asked [3]bool
 	}{
@@ -170,8 +173,8 @@ func TestSeveralChecks(t *testing.T) {
 	}
 }
 
-// TestWordsNameTheirCheck: of several checks words tell whose they are, also after another check came before it; a single one has
-// nothing in front.
+// TestWordsNameTheirCheck: with several checks the reason names its check, also after another check
+// was inserted before it; with a single check it does not.
 func TestWordsNameTheirCheck(t *testing.T) {
 	w := newWorld(t)
 	p := planOf([]string{"203.0.113.10"}, "10.20.1.11")
@@ -207,7 +210,8 @@ func TestWordsNameTheirCheck(t *testing.T) {
 	said("certificate expired 2 days ago")
 }
 
-// TestChecksComeAndGo: a check more does not bring a member down before it was asked, nor one less change what it is.
+// TestChecksComeAndGo: a new check does not bring a member down before its first result, and the
+// removal of a check does not change the member's health.
 func TestChecksComeAndGo(t *testing.T) {
 	w := newWorld(t)
 	p := planOf([]string{"203.0.113.10"}, "10.20.1.11")
@@ -233,7 +237,7 @@ func TestChecksComeAndGo(t *testing.T) {
 	}
 }
 
-// TestHealthOf tells of members of the plan alone, and what happened to them.
+// TestHealthOf: HealthOf returns only members of the plan, with their history.
 func TestHealthOf(t *testing.T) {
 	w := newWorld(t)
 	p := planOf([]string{"203.0.113.10"}, "10.20.1.11")
@@ -264,7 +268,7 @@ func TestHealthOf(t *testing.T) {
 	}
 }
 
-// TestStatusTellsASmallInterface: the plan's MTU must fit each interface that packets come by.
+// TestStatusTellsASmallInterface: the plan's MTU must fit each interface that packets arrive by.
 func TestStatusTellsASmallInterface(t *testing.T) {
 	w := newWorld(t)
 	for mtu, want := range map[uint32]string{1400: "", 1500: "", 9000: "mtu 9000: eth0 has 1500", 9001: "mtu 9001: eth0 has 1500, eth1 has 9000"} {
@@ -277,7 +281,8 @@ func TestStatusTellsASmallInterface(t *testing.T) {
 	}
 }
 
-// TestDeadFromTheFirst: since when is told of members that never were alive too.
+// TestDeadFromTheFirst: the status has the time of the verdict also for members that never were
+// alive.
 func TestDeadFromTheFirst(t *testing.T) {
 	w := newWorld(t)
 	p := planOf([]string{"203.0.113.10"}, "10.20.1.11")
@@ -295,7 +300,7 @@ func TestDeadFromTheFirst(t *testing.T) {
 	}
 }
 
-// TestThroughTheTunnel: a check of the way that packets take is a target of its own.
+// TestThroughTheTunnel: a check through the tunnel has its own target for each endpoint.
 func TestThroughTheTunnel(t *testing.T) {
 	w := newWorld(t)
 	p := planOf([]string{"203.0.113.10", "203.0.113.11"}, "10.20.1.11")
@@ -318,8 +323,9 @@ func TestThroughTheTunnel(t *testing.T) {
 	w.expect("one way works", "tables [203.0.113.10 203.0.113.11]", "alive 203.0.113.11/1 true")
 }
 
-// TestAnotherWayKeepsTheVerdict: where checks begin to go through the tunnel, as after an upgrade, and back, backends are as they were until
-// enough results contradict that, and a restart of the agent at the same time changes nothing.
+// TestAnotherWayKeepsTheVerdict: when checks begin or stop to use the tunnel, as after an upgrade,
+// backends keep their health until enough results contradict it. A restart of the agent at the same
+// time changes nothing.
 func TestAnotherWayKeepsTheVerdict(t *testing.T) {
 	through := func(way string) plan.Plan {
 		p := planOf([]string{"203.0.113.10"}, "10.20.1.11", "10.20.2.11")
@@ -358,7 +364,8 @@ func TestAnotherWayKeepsTheVerdict(t *testing.T) {
 	}
 }
 
-// TestRestartIsNoStorm: members that the tables have alive are asked in their time, others at once.
+// TestRestartIsNoStorm: members that are alive in the tables are probed spread over time, others
+// immediately.
 func TestRestartIsNoStorm(t *testing.T) {
 	w := newWorld(t)
 	p := planOf([]string{"203.0.113.10"}, "10.20.1.11", "10.20.2.11")

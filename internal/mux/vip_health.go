@@ -9,24 +9,26 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// vipIndex knows the VIPs of the plan that is obeyed. What health means for them is found out again only for those that were
-// touched: it is asked at every change, of 20,000 VIPs too.
+// vipIndex holds the health of the VIPs of the applied plan. Only touched VIPs are evaluated again,
+// because the result is needed at every change, with 20,000 VIPs, too.
 type vipIndex struct {
 	all     map[netip.Addr]*vipHealth
 	touched map[netip.Addr]bool
 }
 
-// vipHealth is a VIP of the plan that is obeyed.
+// vipHealth is the health of a VIP of the applied plan.
 type vipHealth struct {
-	// groups are its endpoints as they are obeyed, ordered by key: those of a plan that is being applied may be others.
+	// groups are its endpoints as applied, sorted by key. Those of a plan that is being applied may
+	// differ.
 	groups []*group
-	// served: an endpoint of it has as many members as it must have that are alive, or treated so, take new flows and can be
-	// reached.
+	// served: one of its endpoints has at least its minimum of usable members. Such members are
+	// alive, or treated so, take new flows and can be reached.
 	served bool
-	// unsettled: it has a member that was never asked, or a dead one that was alive once and may be alive again: its last probe
-	// was good, or it was not asked since the VIP's other members came back. Members that are damped are not waited for.
+	// unsettled: it has a member that was never probed, or a dead one that was alive once and may
+	// be alive again, because its last probe was good, or because it was not probed since the VIP's
+	// other members came back. Damped members are not waited for.
 	unsettled bool
-	// outbound: servers hold ports of it (SNAT), and the tables send them the answers.
+	// outbound: servers hold ports of it (SNAT), and the tables forward replies to them.
 	outbound bool
 }
 
@@ -34,17 +36,17 @@ func newVIPIndex() vipIndex {
 	return vipIndex{all: map[netip.Addr]*vipHealth{}, touched: map[netip.Addr]bool{}}
 }
 
-// touch has a VIP found out about again.
+// touch marks a VIP for evaluation.
 func (s *vipIndex) touch(vip netip.Addr) { s.touched[vip] = true }
 
-// touchAll does so with all.
+// touchAll marks all VIPs.
 func (s *vipIndex) touchAll() {
 	for vip := range s.all {
 		s.touched[vip] = true
 	}
 }
 
-// get is what was found out last; the zero value of one that is not there.
+// get returns the last evaluation; the zero value if there is none.
 func (s *vipIndex) get(vip netip.Addr) vipHealth {
 	if v := s.all[vip]; v != nil {
 		return *v
@@ -52,7 +54,7 @@ func (s *vipIndex) get(vip netip.Addr) vipHealth {
 	return vipHealth{}
 }
 
-// set makes a group what is obeyed of an endpoint; nil: it is gone.
+// set makes g the applied group of an endpoint; nil: the endpoint was removed.
 func (s *vipIndex) set(key lb.EndpointKey, g *group) {
 	s.touch(key.VIP)
 	v := s.all[key.VIP]
@@ -77,7 +79,8 @@ func (s *vipIndex) set(key lb.EndpointKey, g *group) {
 	}
 }
 
-// look finds out about the touched VIPs and calls f for each: with the zero value for one that is not there.
+// look evaluates the touched VIPs and calls f for each, with the zero value for a VIP that is not
+// in the index.
 func (r *roster) look(reachable func(netip.Addr) bool, f func(netip.Addr, vipHealth)) {
 	for vip := range r.vips.touched {
 		v := r.vips.all[vip]
@@ -92,7 +95,7 @@ func (r *roster) look(reachable func(netip.Addr) bool, f func(netip.Addr, vipHea
 	clear(r.vips.touched)
 }
 
-// serves tells whether an endpoint has enough members to send new flows to.
+// serves reports whether an endpoint has enough members for new flows.
 func (r *roster) serves(g *group, reachable func(netip.Addr) bool) bool {
 	open, minimum, n := r.decision(g.Key).Open(), g.Health.MinimumHealthy, 0
 	for i, m := range g.members {
@@ -105,7 +108,8 @@ func (r *roster) serves(g *group, reachable func(netip.Addr) bool) bool {
 	return false
 }
 
-// unsettled tells whether the endpoints of a VIP have a member that must be asked before it is announced.
+// unsettled reports whether the endpoints of a VIP have a member that must be probed before the VIP
+// is announced.
 func unsettled(groups []*group) bool {
 	first, known, lost := uint64(0), false, false
 	for _, g := range groups {

@@ -19,21 +19,23 @@ import (
 )
 
 const (
-	// A mux tries again to serve what it withholds after withheldPace, because what left the tables may not have been free yet, and after twice as long
-	// each time that nothing changed, up to withheldRest.
+	// A mux retries withheld VIPs after withheldPace, because the space of removed VIPs may not
+	// have been free yet. The delay doubles as long as nothing changes, up to withheldRest.
 	withheldPace = time.Second
 	withheldRest = time.Minute
 )
 
-// fitting is the way from the manager's plan to one that the tables take: some VIPs are withheld.
+// fitting turns the manager's plan into one that fits into the tables, by withholding VIPs.
 type fitting struct {
 	*fit.Fitting
 	told, before plan.Plan
-	// vips are those of the first claims, in their order, left those of the rest, which linger; none before claims are needed.
+	// vips are the VIPs of the first claims, in their order. left are the retired VIPs of the
+	// remaining claims. Both are empty until claims are needed.
 	vips, left []lb.EndpointKey
 }
 
-// fittingTo begins with the VIPs that must be withheld if some are at present; applying is held.
+// fittingTo returns a fitting of told. It withholds VIPs from the start only if some are withheld
+// now. The caller holds applying.
 func (a *Agent) fittingTo(told plan.Plan) *fitting {
 	f := &fitting{Fitting: fit.NewFitting(), told: told, before: a.plan}
 	if len(a.withheld) > 0 {
@@ -43,7 +45,7 @@ func (a *Agent) fittingTo(told plan.Plan) *fitting {
 	return f
 }
 
-// claim computes what VIPs take of the tables.
+// claim computes the table space that each VIP needs.
 func (a *Agent) claim(f *fitting) {
 	f.Capacity = map[string]uint64{}
 	for _, p := range a.o.Tables.Pressure() {
@@ -52,7 +54,7 @@ func (a *Agent) claim(f *fitting) {
 			dataplane.TableSourceLists, dataplane.TableRanges, dataplane.TableCookies, dataplane.TableQUIC:
 			f.Capacity[p.Name] = p.Capacity
 		case dataplane.TableNAT, dataplane.TableConnections:
-			// Their use is by traffic; a table of none excludes endpoints that need one.
+			// Traffic fills these. A table without capacity excludes endpoints that need it.
 			if p.Capacity == 0 {
 				f.Capacity[p.Name] = 0
 			}
@@ -104,8 +106,9 @@ func (a *Agent) claim(f *fitting) {
 	})
 }
 
-// claimLingering computes what VIPs that linger take of the tables. Of a tenant they give way before its other VIPs do, as its youngest; those
-// of others keep their time, because the tenant that takes most gives way first.
+// claimLingering computes the table space of retired VIPs. Within a tenant they are withheld before
+// its other VIPs, as the youngest. Retired VIPs of other tenants keep their grace period, because
+// VIPs of the tenant that uses most are withheld first.
 func (a *Agent) claimLingering(f *fitting, need func([]plan.Endpoint) []fit.Need) {
 	services := map[string]*plan.Service{}
 	for i := range f.before.Services {
@@ -127,7 +130,7 @@ func (a *Agent) claimLingering(f *fitting, need func([]plan.Endpoint) []fit.Need
 	}
 }
 
-// forgotten are the VIPs that do not linger, because the tables have no room for them.
+// forgotten returns the VIPs that get no grace period because the tables have no room for them.
 func (f *fitting) forgotten() map[netip.Addr]bool {
 	out := map[netip.Addr]bool{}
 	for i := range f.Withheld() {
@@ -140,7 +143,7 @@ func (f *fitting) forgotten() map[netip.Addr]bool {
 	return out
 }
 
-// eachVIP calls f with the endpoints of each VIP of an ordered list.
+// eachVIP calls f with the endpoints of each VIP of a sorted list.
 func eachVIP(endpoints []plan.Endpoint, f func(vip lb.EndpointKey, endpoints []plan.Endpoint)) {
 	for len(endpoints) > 0 {
 		vip, n := vipOf(endpoints[0].Key), 1
@@ -152,7 +155,7 @@ func eachVIP(endpoints []plan.Endpoint, f func(vip lb.EndpointKey, endpoints []p
 	}
 }
 
-// withheld are the VIPs that are withheld.
+// withheld returns the withheld VIPs.
 func (f *fitting) withheld() map[lb.EndpointKey]agent.WithheldVIP {
 	out := map[lb.EndpointKey]agent.WithheldVIP{}
 	for i, w := range f.Withheld() {
@@ -167,7 +170,8 @@ func (f *fitting) withheld() map[lb.EndpointKey]agent.WithheldVIP {
 	return out
 }
 
-// plan is the manager's plan without what is withheld. VIPs that are held have the endpoints that they had.
+// plan returns the manager's plan without withheld VIPs. A VIP that is held keeps its previous
+// endpoints.
 func (f *fitting) plan() plan.Plan {
 	p, withheld := f.told, f.withheld()
 	if len(withheld) == 0 {
@@ -186,8 +190,8 @@ func (f *fitting) plan() plan.Plan {
 	return p
 }
 
-// refused chooses again after the tables refused a plan. False: it was not for lack of room, or there is
-// nothing more to withhold.
+// refused chooses again after the tables refused a plan. It returns false if the reason was not
+// lack of room, or if no more VIPs can be withheld.
 func (a *Agent) refused(f *fitting, err error) bool {
 	full := (*dataplane.NoRoom)(nil)
 	if !errors.As(err, &full) {
@@ -201,7 +205,7 @@ func (a *Agent) refused(f *fitting, err error) bool {
 	})
 }
 
-// withheldLocked takes over what is withheld of the plan that is obeyed now, and when to try again.
+// withheldLocked stores the VIPs withheld from the applied plan, and when to retry.
 func (a *Agent) withheldLocked(f *fitting) {
 	withheld := f.withheld()
 	a.retryAfter = min(2*a.retryAfter, withheldRest)
@@ -220,7 +224,8 @@ func (a *Agent) withheldLocked(f *fitting) {
 	}
 }
 
-// allWithheldLocked are the VIPs that are withheld, those whose ports the tables have no room for included. A VIP is there once.
+// allWithheldLocked returns the withheld VIPs and those for whose ports the tables have no room,
+// each once.
 func (a *Agent) allWithheldLocked(withoutPorts map[lb.EndpointKey]agent.WithheldVIP) map[lb.EndpointKey]agent.WithheldVIP {
 	if len(withoutPorts) == 0 {
 		return a.withheld

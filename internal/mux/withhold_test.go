@@ -56,7 +56,7 @@ func (w *fullWorld) restart() {
 	}
 }
 
-// apply applies a plan, lets all checks succeed and speaks.
+// apply applies a plan, lets all checks succeed and synchronizes the speaker.
 func (w *fullWorld) apply(p plan.Plan) {
 	w.t.Helper()
 	if err := w.agent.Apply(context.Background(), p); err != nil {
@@ -74,7 +74,7 @@ func (w *fullWorld) settle() {
 	w.agent.Speak(context.Background())
 }
 
-// routes are the VIPs that are announced.
+// routes returns the announced VIPs.
 func (w *fullWorld) routes() (out []string) {
 	for _, r := range w.speaker.State().Routes {
 		out = append(out, r.Prefix.Addr().String())
@@ -83,7 +83,8 @@ func (w *fullWorld) routes() (out []string) {
 	return out
 }
 
-// withheld are the VIPs that the status calls withheld, "~" in front of those that are held.
+// withheld returns the VIPs that the status reports as withheld, with the prefix "~" if they are
+// held.
 func (w *fullWorld) withheld(table string) (out []string) {
 	w.t.Helper()
 	for _, v := range w.agent.Status().GetWithheld() {
@@ -118,7 +119,7 @@ func (w *fullWorld) forwards(vip string, protocol lb.Protocol, port uint16) (mem
 	return slices.Sorted(maps.Keys(seen))
 }
 
-// tenantVIP is a VIP of a service of its own.
+// tenantVIP is a VIP with a service of its own.
 type tenantVIP struct {
 	tenant    string
 	created   int64
@@ -126,7 +127,7 @@ type tenantVIP struct {
 	endpoints []plan.Endpoint
 }
 
-// simple is a TCP endpoint with members of these ids.
+// simple returns a TCP endpoint with members of these ids.
 func simple(port uint16, ids ...int) plan.Endpoint {
 	e := planOf([]string{"203.0.113.1"}).Endpoints[0]
 	e.Key.Port = port
@@ -143,7 +144,7 @@ func quicOn(port uint16, ids ...int) plan.Endpoint {
 	return e
 }
 
-// tenantPlan is a plan of these VIPs.
+// tenantPlan returns a plan of these VIPs.
 func tenantPlan(vips ...tenantVIP) plan.Plan {
 	p := planOf(nil)
 	p.TunnelSources = []netip.Prefix{netip.MustParsePrefix("100.64.0.0/16")}
@@ -161,7 +162,7 @@ func tenantPlan(vips ...tenantVIP) plan.Plan {
 	return p
 }
 
-// ids are the numbers from first to last.
+// ids returns the numbers from first to last.
 func ids(first, last int) (out []int) {
 	for i := first; i <= last; i++ {
 		out = append(out, i)
@@ -169,7 +170,7 @@ func ids(first, last int) (out []int) {
 	return out
 }
 
-// many are n endpoints made alike, on ports from 1000 on.
+// many returns n endpoints made by make, on ports from 1000 on.
 func many(n int, make func(port uint16) plan.Endpoint) (out []plan.Endpoint) {
 	for i := range n {
 		out = append(out, make(1000+uint16(i)))
@@ -177,8 +178,9 @@ func many(n int, make func(port uint16) plan.Endpoint) (out []plan.Endpoint) {
 	return out
 }
 
-// TestTenantThatFillsATableIsWithheld fills each table in turn by one tenant. Others' later changes and drains are applied while its VIPs are withheld, and
-// it gets them when there is room.
+// TestTenantThatFillsATableIsWithheld fills each table in turn by one tenant. Later changes and
+// drains of others are applied while its VIPs are withheld, and its VIPs are applied when there is
+// room.
 func TestTenantThatFillsATableIsWithheld(t *testing.T) {
 	for table, c := range map[string]struct {
 		shrink func(*dataplane.MuxLimits)
@@ -277,11 +279,11 @@ func TestTenantThatFillsATableIsWithheld(t *testing.T) {
 				t.Errorf("after a restart announced %v, want %v", got, want)
 			}
 
-			// What fits is served.
+			// VIPs that fit are served.
 			flood.endpoints = []plan.Endpoint{simple(1000, 2)}
 			p := tenantPlan(good, evil, flood)
 			w.apply(p)
-			for range 3 { // what the added VIP had may not be free yet
+			for range 3 { // the added VIP's space may not be free yet
 				w.agent.forgetLingering(context.Background())
 			}
 			w.settle()
@@ -298,12 +300,13 @@ func TestTenantThatFillsATableIsWithheld(t *testing.T) {
 	}
 }
 
-// smallLimits are tables that a few VIPs fill.
+// smallLimits are the sizes of tables that a few VIPs fill.
 var smallLimits = dataplane.MuxLimits{
 	Endpoints: 64, RingWords: 1024, Members: 256, Backends: 32, Flows: 512, Sources: 8192, SNAT: 4, QUIC: 4, NAT: 256, Connections: 1024, Probes: 64,
 }
 
-// TestVIPThatGrowsKeepsWhatItHas: a served VIP whose change does not fit goes on as before, and gets the change when there is room.
+// TestVIPThatGrowsKeepsWhatItHas: a served VIP whose change does not fit stays unchanged, and gets
+// the change when there is room.
 func TestVIPThatGrowsKeepsWhatItHas(t *testing.T) {
 	w := newFullWorld(t, smallLimits)
 	good := tenantVIP{"good", 1, "203.0.113.1", []plan.Endpoint{simple(80, 1), quicOn(443, 1)}}
@@ -337,8 +340,8 @@ func TestVIPThatGrowsKeepsWhatItHas(t *testing.T) {
 	}
 }
 
-// TestVIPsThatNeedRoomBesideGiveWay: two VIPs that need less in all than before, but do not fit next to what
-// they have, go on as before, and another VIP's change is applied.
+// TestVIPsThatNeedRoomBesideGiveWay: two VIPs that need less in total than before, but do not fit
+// in addition to their old state, stay unchanged, and another VIP's change is applied.
 func TestVIPsThatNeedRoomBesideGiveWay(t *testing.T) {
 	w := newFullWorld(t, smallLimits)
 	one := tenantVIP{"evil", 1, "203.0.113.1", []plan.Endpoint{simple(80, 127), simple(81, 3)}}
@@ -361,8 +364,9 @@ func TestVIPsThatNeedRoomBesideGiveWay(t *testing.T) {
 	}
 }
 
-// TestServedVIPGivesWayToAnMTU: the records of backends with a new MTU do not fit next to those with the
-// former one. The plan is applied for all VIPs but one of the tenant that takes most.
+// TestServedVIPGivesWayToAnMTU: the records of backends with a new MTU do not fit in addition to
+// those with the previous one. The plan is applied for all VIPs except one of the tenant that takes
+// most.
 func TestServedVIPGivesWayToAnMTU(t *testing.T) {
 	w := newFullWorld(t, smallLimits)
 	old := tenantVIP{"evil", 1, "203.0.113.1", []plan.Endpoint{simple(80, 1, 2, 3, 4)}}
@@ -384,7 +388,8 @@ func TestServedVIPGivesWayToAnMTU(t *testing.T) {
 	}
 }
 
-// TestServedVIPsStayWhenOthersCome: neither the tenant that takes most nor the one that takes least loses a VIP to one that comes later.
+// TestServedVIPsStayWhenOthersCome: neither the tenant that takes most nor the one that takes least
+// loses a VIP to one that is added later.
 func TestServedVIPsStayWhenOthersCome(t *testing.T) {
 	w := newFullWorld(t, smallLimits)
 	most := tenantVIP{"good", 9, "203.0.113.1", many(3, func(port uint16) plan.Endpoint { return quicOn(port, 1) })}
@@ -400,7 +405,7 @@ func TestServedVIPsStayWhenOthersCome(t *testing.T) {
 	}
 }
 
-// TestLingerLooksForRoom: the agent itself looks for room from time to time.
+// TestLingerLooksForRoom: the agent retries withheld VIPs by itself.
 func TestLingerLooksForRoom(t *testing.T) {
 	w := newFullWorld(t, smallLimits)
 	flood := tenantVIP{"evil", 2, "203.0.113.2", many(5, func(port uint16) plan.Endpoint { return quicOn(port, 1) })}
@@ -424,8 +429,9 @@ func TestLingerLooksForRoom(t *testing.T) {
 	}
 }
 
-// TestPlansOfAnySizeAreApplied applies random plans to small tables: none is refused, what is not withheld is in the tables as the plan says, and what
-// is withheld and not held is not.
+// TestPlansOfAnySizeAreApplied applies random plans to small tables: none is refused, VIPs that are
+// not withheld are in the tables as planned, and those that are withheld and not held are not in
+// them.
 func TestPlansOfAnySizeAreApplied(t *testing.T) {
 	seed := rand.Uint64()
 	if s := os.Getenv("SHUNT_SEED"); s != "" {
@@ -494,8 +500,9 @@ func TestPlansOfAnySizeAreApplied(t *testing.T) {
 	}
 }
 
-// TestLingeringVIPsOfOthersKeepTheirTime: a VIP of a tenant lingers while another one's plan is too large. The tables keep it for its time, the other's VIP
-// waits for it and is served when it is over.
+// TestLingeringVIPsOfOthersKeepTheirTime: a VIP of a tenant is in its grace period while another
+// tenant's plan is too large. The tables keep the retired VIP, and the other's VIP is served after
+// the grace period.
 func TestLingeringVIPsOfOthersKeepTheirTime(t *testing.T) {
 	for table, c := range map[string]struct {
 		shrink     func(*dataplane.MuxLimits)
@@ -541,7 +548,8 @@ func TestLingeringVIPsOfOthersKeepTheirTime(t *testing.T) {
 					t.Fatal("the tenant's VIP is not served at first")
 				}
 				w.apply(tenantPlan(evil, flood))
-				for own && len(w.withheld(table)) > 0 { // what it had is not free at once
+				// the VIP's old space is not free immediately
+				for own && len(w.withheld(table)) > 0 {
 					w.clock.Advance(withheldPace)
 					w.agent.forgetLingering(context.Background())
 				}
@@ -560,7 +568,7 @@ func TestLingeringVIPsOfOthersKeepTheirTime(t *testing.T) {
 					t.Errorf("before its time: the tables have the VIP that lingers: %v, and the one that came: %v; want %v and %v", serves(good.vip), serves(flood.vip), !own, own)
 				}
 				w.clock.Advance(5*time.Second - withheldPace)
-				for range 3 { // what it had may not be free yet
+				for range 3 { // the VIP's old space may not be free yet
 					w.agent.forgetLingering(context.Background())
 				}
 				w.settle()

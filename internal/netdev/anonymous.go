@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// NewNamespace makes a network namespace without a name, which no tool lists. It ends with all its devices when it is closed, or with
-// the process.
+// NewNamespace creates a network namespace without a name, which no tool lists. It ends with all
+// its devices when it is closed, or with the process.
 func NewNamespace() (*Namespace, error) {
 	type made struct {
 		fd  netns.NsHandle
@@ -18,7 +18,8 @@ func NewNamespace() (*Namespace, error) {
 	}
 	done := make(chan made, 1)
 	go func() {
-		// The thread is not unlocked when it cannot be brought back: it then ends with its goroutine.
+		// The thread stays locked if it cannot return to its namespace, so that it ends with its
+		// goroutine.
 		runtime.LockOSThread()
 		before, err := netns.Get()
 		if err != nil {

@@ -5,17 +5,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// carried is what the frames of a device leave by. Programs send frames by real devices only.
+// carried is the device that the frames of another device leave by. Programs can send frames only
+// by real devices.
 type carried struct {
 	ifindex int
 	tag     uint32 // TPID:16 | TCI:16, 0 none
 }
 
-// carriedBy follows a device to the one that its frames leave by: of a VLAN device the parent, with the tag; of a bond the
-// slave in use, else one that is up and has a carrier. False when there is none, and for tags within tags.
+// carriedBy returns the device that a device's frames leave by: for a VLAN device its parent, with
+// the tag; for a bond the active slave, else one that is up and has a carrier. It returns false if
+// there is none, and for tags within tags.
 func carriedBy(links map[int]netlink.Link, ifindex int) (carried, bool) {
 	out := carried{ifindex: ifindex}
-	// A VLAN on a bond on slaves is as deep as it goes.
+	// The deepest supported stack is a VLAN on a bond on slaves.
 	for range 4 {
 		switch l := links[out.ifindex].(type) {
 		case nil:
@@ -38,7 +40,7 @@ func carriedBy(links map[int]netlink.Link, ifindex int) (carried, bool) {
 	return carried{}, false
 }
 
-// tagOf is the tag of a VLAN device's frames, priority 0.
+// tagOf returns the tag of a VLAN device's frames, with priority 0.
 func tagOf(l *netlink.Vlan) uint32 {
 	protocol := uint32(l.VlanProtocol)
 	if protocol == 0 {
@@ -47,7 +49,8 @@ func tagOf(l *netlink.Vlan) uint32 {
 	return protocol<<16 | uint32(l.VlanId&0xfff)
 }
 
-// slaveOf is the slave a bond sends by: the active one where there is such, else the usable one with the lowest index.
+// slaveOf returns the slave that a bond sends by: the active one if there is one, else the usable
+// one with the lowest index.
 func slaveOf(links map[int]netlink.Link, bond *netlink.Bond) (int, bool) {
 	best, ok := 0, false
 	for index, l := range links {
@@ -68,7 +71,8 @@ func usable(l netlink.Link) bool {
 	return l.Attrs().RawFlags&unix.IFF_UP != 0 && l.Attrs().RawFlags&unix.IFF_LOWER_UP != 0
 }
 
-// Slaves are the devices that frames to an interface arrive by: of a bond its slaves, else itself.
+// Slaves returns the devices that frames to an interface arrive by: the slaves of a bond, else the
+// interface itself.
 func Slaves(name string) ([]Interface, error) {
 	device, err := FindInterface(name)
 	if err != nil {
@@ -93,7 +97,7 @@ func Slaves(name string) ([]Interface, error) {
 	return out, nil
 }
 
-// slaveNames are those of a bond, in the kernel's order; nil when the device is no bond.
+// slaveNames returns the slaves of a bond, in the kernel's order; nil: the device is no bond.
 func slaveNames(all []netlink.Link, ifindex int) []string {
 	var names []string
 	for _, l := range all {

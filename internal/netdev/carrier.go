@@ -8,8 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// WatchCarrier tells whether an interface is up and has a carrier, at once and at every notification, until ctx ends. An
-// interface that is not there has none. changed is never called concurrently, and may be told the same twice.
+// WatchCarrier calls changed with whether an interface is up and has a carrier, immediately and at
+// every notification, until ctx ends. A missing interface has none. changed is never called
+// concurrently, and may get the same value twice.
 func WatchCarrier(ctx context.Context, name string, changed func(bool)) error {
 	for ctx.Err() == nil {
 		links := make(chan netlink.LinkUpdate, 64)

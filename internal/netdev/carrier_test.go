@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// TestWatchCarrier: the other end's going down is a carrier lost, its coming back one found, and so is the interface's own.
+// TestWatchCarrier: the carrier is reported lost when the other end or the interface itself goes
+// down, and present when it comes back.
 func TestWatchCarrier(t *testing.T) {
 	name := fmt.Sprintf("netdev-%d-carrier", os.Getpid())
 	if err := CreateNamespace(name); err != nil {

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// vethQueues is the number of queues of every veth in each direction: XDP_TX and redirects need one per CPU that
-// forwards, and two are enough to show it.
+// vethQueues is the number of queues of every veth in each direction. XDP_TX and redirects need one
+// per forwarding CPU, and two are enough to test that.
 const vethQueues = 2
 
 // VethEnd is one end of a veth pair.
@@ -19,7 +19,7 @@ type VethEnd struct {
 	Name      string
 }
 
-// AddVeth makes a veth pair across two namespaces, both ends up.
+// AddVeth creates a veth pair across two namespaces, with both ends up.
 func AddVeth(a, b VethEnd, mtu int) error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = a.Name
@@ -40,7 +40,7 @@ func AddVeth(a, b VethEnd, mtu int) error {
 	return nil
 }
 
-// AddBridge makes a bridge without spanning tree and multicast snooping, up.
+// AddBridge creates a bridge without spanning tree and multicast snooping, and sets it up.
 func (n *Namespace) AddBridge(name string, mtu int) error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = name
@@ -52,8 +52,9 @@ func (n *Namespace) AddBridge(name string, mtu int) error {
 	return n.SetUp(name, true)
 }
 
-// AddPort puts a device into a bridge. Frames to addresses that the bridge has not learned are not flooded to it, as a
-// network card would not let them in: programs on a veth see every frame, whomever it is for.
+// AddPort adds a device to a bridge. Frames to addresses that the bridge has not learned are not
+// flooded to it, as a network card would filter them, because programs on a veth receive every
+// frame, whatever its destination.
 func (n *Namespace) AddPort(bridge, port string) error {
 	br, err := n.link(bridge)
 	if err != nil {
@@ -88,7 +89,8 @@ func (n *Namespace) SetUp(dev string, up bool) error {
 	return nil
 }
 
-// AddAddress adds an address; one that is there already is no error. IPv6 addresses are usable at once (no DAD).
+// AddAddress adds an address; an existing one is no error. IPv6 addresses are usable immediately
+// (no DAD).
 func (n *Namespace) AddAddress(dev string, addr netip.Prefix) error {
 	link, err := n.link(dev)
 	if err != nil {
@@ -121,11 +123,12 @@ type Route struct {
 	Destination netip.Prefix
 	Via         netip.Addr
 	Device      string
-	// Features are bits RTAX_FEATURE_* of the route's connections (linux/rtnetlink.h); 0: as ever.
+	// Features are bits RTAX_FEATURE_* of the route's connections (linux/rtnetlink.h); 0: none.
 	Features uint32
 }
 
-// FeatureMicroseconds makes the kernel count microseconds in TCP timestamps (RTAX_FEATURE_TCP_USEC_TS, Linux 6.7).
+// FeatureMicroseconds makes the kernel count microseconds in TCP timestamps
+// (RTAX_FEATURE_TCP_USEC_TS, Linux 6.7).
 const FeatureMicroseconds = 1 << 4
 
 // AddRoute adds or replaces a route. Via need not be inside a prefix of the device.
@@ -147,7 +150,7 @@ func (n *Namespace) AddRoute(r Route) error {
 	return nil
 }
 
-// AddLocal makes all addresses of a prefix the namespace's own.
+// AddLocal makes all addresses of a prefix local to the namespace.
 func (n *Namespace) AddLocal(p netip.Prefix) error {
 	link, err := n.link("lo")
 	if err != nil {
@@ -160,7 +163,7 @@ func (n *Namespace) AddLocal(p netip.Prefix) error {
 	return nil
 }
 
-// Routes lists the next hops of the route to exactly the prefix; none when there is no such route.
+// Routes lists the next hops of the route to exactly the prefix; none if there is no such route.
 func (n *Namespace) Routes(p netip.Prefix) ([]netip.Addr, error) {
 	family := netlink.FAMILY_V4
 	if p.Addr().Is6() {

@@ -10,15 +10,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Attributes of RTM_GETROUTE that say which flow is meant (linux/rtnetlink.h).
+// Attributes of RTM_GETROUTE that identify a flow (linux/rtnetlink.h).
 const (
 	rtaIPProto = 27
 	rtaSport   = 28
 	rtaDport   = 29
 )
 
-// FlowHop asks the namespace's kernel to which next hop it forwards a TCP flow over IPv4 that comes in by a device. With L4
-// multipath hashing (net.ipv4.fib_multipath_hash_policy 1) that depends on the ports.
+// FlowHop returns the next hop to which the namespace's kernel forwards a TCP flow over IPv4 that
+// arrives by a device. With L4 multipath hashing (net.ipv4.fib_multipath_hash_policy 1) it depends
+// on the ports.
 func (n *Namespace) FlowHop(dev string, source, destination netip.AddrPort) (via netip.Addr, err error) {
 	link, err := n.link(dev)
 	if err != nil {
@@ -54,7 +55,7 @@ func (n *Namespace) FlowHop(dev string, source, destination netip.AddrPort) (via
 	return via, nil
 }
 
-// gatewayOf reads the gateway of the first route.
+// gatewayOf returns the gateway of the first route.
 func gatewayOf(answers [][]byte) (netip.Addr, error) {
 	if len(answers) == 0 || len(answers[0]) < unix.SizeofRtMsg {
 		return netip.Addr{}, errors.New("no route")

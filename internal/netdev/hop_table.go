@@ -7,7 +7,8 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// hop is where a route points: the device and the neighbour on it, which is the destination itself without a gateway.
+// hop is the target of a route: the device and the neighbour on it. Without a gateway the neighbour
+// is the destination itself.
 type hop struct {
 	ifindex int
 	gateway netip.Addr
@@ -15,37 +16,38 @@ type hop struct {
 	source  netip.Addr
 }
 
-// kernel is what a hopTable asks; tests have a twin.
+// kernel is the source of a hopTable's data; tests use a fake.
 type kernel interface {
-	// links are the devices by index.
+	// links returns the devices by index.
 	links() map[int]netlink.Link
-	// neighbours are the entries of both families.
+	// neighbours returns the entries of both families.
 	neighbours() (map[neighbour]link, error)
-	// routes is that of routeSocket.
+	// routes is routeSocket.routes.
 	routes(n int, to func(int) netip.Addr, links map[int]netlink.Link, found func(int, hop)) error
-	// keep has a neighbour resolved, now and from now on.
+	// keep makes the kernel resolve a neighbour and keep it resolved.
 	keep(neighbour)
 }
 
-// hopTable remembers the routes between readings.
+// hopTable caches the routes between reads.
 type hopTable struct {
 	kernel kernel
 	links  map[int]netlink.Link
 	want   []netip.Addr // the destinations, in order
 	routes []uint32     // of each, in hops
-	hops   []hop        // the different ones, and some of before; the first is no route
-	known  map[hop]uint32
+	// the different ones, and some that are no longer used; the first is no route
+	hops  []hop
+	known map[hop]uint32
 }
 
-// stale is what has to be read again besides neighbours.
+// stale is the state to read again in addition to neighbours.
 type stale struct {
 	// all: every route, and the links.
 	all bool
-	// within are prefixes: the routes of destinations in these.
+	// within are prefixes: the routes of the destinations in them.
 	within []netip.Prefix
 }
 
-// maxPrefixes bounds those that are told apart.
+// maxPrefixes is the largest number of prefixes before all routes are stale.
 const maxPrefixes = 256
 
 func (s *stale) add(p netip.Prefix) {
@@ -57,8 +59,8 @@ func (s *stale) add(p netip.Prefix) {
 	}
 }
 
-// read reads neighbours, and routes: those of destinations that were not wanted at the last reading, and stale ones. After an error
-// it has to be told that all is stale.
+// read reads neighbours, and the routes of destinations that are new since the last read or stale.
+// After an error the next call must mark all as stale.
 func (h *hopTable) read(want []netip.Addr, s stale) (Ways, error) {
 	if err := h.readRoutes(want, s); err != nil {
 		return Ways{}, err
@@ -68,7 +70,7 @@ func (h *hopTable) read(want []netip.Addr, s stale) (Ways, error) {
 		return Ways{}, err
 	}
 	b := newWaysBuilder(want)
-	// shared are the ways of hops by gateways, from 1 up.
+	// shared maps a hop with a gateway to the index of its next hop + 1.
 	shared, asked := make([]uint32, len(h.hops)), map[neighbour]bool{}
 	for i, dst := range want {
 		at := h.routes[i]
@@ -98,7 +100,7 @@ func (h *hopTable) read(want []netip.Addr, s stale) (Ways, error) {
 	return b.ways, nil
 }
 
-// nextHop is a hop with what is known of its neighbour.
+// nextHop returns the NextHop of a hop and the state of its neighbour.
 func (h *hopTable) nextHop(way hop, found link) NextHop {
 	by, carried := carriedBy(h.links, way.ifindex)
 	if !carried {
@@ -109,7 +111,7 @@ func (h *hopTable) nextHop(way hop, found link) NextHop {
 	}
 }
 
-// readRoutes brings routes to those of the wanted destinations.
+// readRoutes updates routes to those of the wanted destinations.
 func (h *hopTable) readRoutes(want []netip.Addr, s stale) error {
 	same := len(want) == len(h.want) && (len(want) == 0 || &want[0] == &h.want[0])
 	if s.all {
@@ -145,7 +147,7 @@ func (h *hopTable) readRoutes(want []netip.Addr, s stale) error {
 	})
 }
 
-// intern is the number of a hop.
+// intern returns the index of a hop in hops, and adds it if it is new.
 func (h *hopTable) intern(way hop) uint32 {
 	at, ok := h.known[way]
 	if !ok {
@@ -156,7 +158,7 @@ func (h *hopTable) intern(way hop) uint32 {
 	return at
 }
 
-// ownAddress is a device's Ethernet address, zero when it has none.
+// ownAddress returns a device's Ethernet address, zero if it has none.
 func ownAddress(l netlink.Link) (mac [6]byte) {
 	copy(mac[:], l.Attrs().HardwareAddr)
 	return mac

@@ -12,7 +12,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// twin is a kernel that has a few routes, devices and neighbours.
+// twin is a fake kernel with a few routes, devices and neighbours.
 type twin struct {
 	table  map[netip.Prefix]hop
 	device map[int]netlink.Link
@@ -32,7 +32,7 @@ func (k *twin) neighbours() (map[neighbour]link, error) { return maps.Clone(k.ne
 func (k *twin) keep(n neighbour) { k.kept[n]++ }
 
 func (k *twin) routes(n int, to func(int) netip.Addr, _ map[int]netlink.Link, found func(int, hop)) error {
-	// Answers come in any order.
+	// Responses arrive in any order.
 	for i := n - 1; i >= 0; i-- {
 		k.asked = append(k.asked, to(i))
 		found(i, k.route(to(i)))
@@ -40,7 +40,7 @@ func (k *twin) routes(n int, to func(int) netip.Addr, _ map[int]netlink.Link, fo
 	return nil
 }
 
-// route is the hop of the longest prefix.
+// route returns the hop of the longest prefix.
 func (k *twin) route(to netip.Addr) (best hop) {
 	bits := -1
 	for p, h := range k.table {
@@ -51,7 +51,7 @@ func (k *twin) route(to netip.Addr) (best hop) {
 	return best
 }
 
-// naive is what is told of a destination, worked out from nothing.
+// naive computes the next hop of one destination without caches.
 func (k *twin) naive(to netip.Addr) NextHop {
 	h := k.route(to)
 	if h == (hop{}) {
@@ -69,8 +69,8 @@ func (k *twin) naive(to netip.Addr) NextHop {
 	return NextHop{MAC: n.mac, Ifindex: h.ifindex, MTU: h.mtu, Source: h.source, Own: [6]byte(device.Attrs().HardwareAddr), Resolved: n.resolved}
 }
 
-// TestSharedWaysAreThoseOfEachDestination compares with a twin that knows nothing of sharing, while destinations, routes, neighbours
-// and devices change.
+// TestSharedWaysAreThoseOfEachDestination compares with a fake kernel without sharing, while
+// destinations, routes, neighbours and devices change.
 func TestSharedWaysAreThoseOfEachDestination(t *testing.T) {
 	var all []netip.Addr
 	for i := range byte(24) {
@@ -154,7 +154,8 @@ func TestSharedWaysAreThoseOfEachDestination(t *testing.T) {
 	})
 }
 
-// TestOnlyWhatIsStaleIsLookedUp: a server more among many costs the lookup of one route, a route those of its prefix.
+// TestOnlyWhatIsStaleIsLookedUp: a new server among many costs the lookup of one route, a changed
+// route those of its prefix.
 func TestOnlyWhatIsStaleIsLookedUp(t *testing.T) {
 	a, b, nowhere := netip.MustParseAddr("10.20.1.11"), netip.MustParseAddr("10.20.2.11"), netip.MustParseAddr("192.0.2.1")
 	k := newTwin()
@@ -188,7 +189,8 @@ func TestOnlyWhatIsStaleIsLookedUp(t *testing.T) {
 	}
 }
 
-// TestRoutesAreThoseOfTheLibrary compares the lookup of many with one by one, by rules, more specific routes and both families.
+// TestRoutesAreThoseOfTheLibrary compares the lookup of many routes with single lookups, with
+// rules, more specific routes and both families.
 func TestRoutesAreThoseOfTheLibrary(t *testing.T) {
 	if !ownNamespace(t) {
 		return
@@ -242,7 +244,7 @@ func TestRoutesAreThoseOfTheLibrary(t *testing.T) {
 	}
 }
 
-// hopByLibrary looks one route up.
+// hopByLibrary looks up one route.
 func hopByLibrary(to netip.Addr, links map[int]netlink.Link) hop {
 	routes, err := netlink.RouteGet(to.AsSlice())
 	if err != nil || len(routes) == 0 || routes[0].Type != 1 {
@@ -262,7 +264,8 @@ func hopByLibrary(to netip.Addr, links map[int]netlink.Link) hop {
 	return h
 }
 
-// BenchmarkWays looks up 140,000 destinations behind one gateway, all at once, and tells what remembering each takes.
+// BenchmarkWays looks up 140,000 destinations behind one gateway in one read, and reports the
+// memory for each.
 func BenchmarkWays(b *testing.B) {
 	const n = 140_000
 	ns := fmt.Sprintf("netdev-b%d", b.N)
@@ -319,7 +322,7 @@ func BenchmarkWays(b *testing.B) {
 	}
 }
 
-// heap is what is in use after a collection.
+// heap returns the heap size after a collection.
 func heap() int64 {
 	runtime.GC()
 	var m runtime.MemStats

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Interface is what an agent must know of the device it runs on.
+// Interface describes the device that an agent runs on.
 type Interface struct {
 	Name  string
 	Index int
@@ -19,14 +19,15 @@ type Interface struct {
 	MAC [6]byte
 	// MTU in bytes, without the link layer header.
 	MTU int
-	// Driver as ethtool tells it, else the kernel's device type: "ixgbe", "veth".
+	// Driver is ethtool's driver name, else the kernel's device type: "ixgbe", "veth".
 	Driver string
 	Up     bool
 	// Addresses of global scope.
 	Addresses []netip.Addr
 }
 
-// FindInterface reads an interface of the present namespace. The error for a missing one names those that are there.
+// FindInterface returns an interface of the current namespace. If it does not exist, the error
+// lists the existing ones.
 func FindInterface(name string) (Interface, error) {
 	link, err := netlink.LinkByName(name)
 	if missing := (netlink.LinkNotFoundError{}); errors.As(err, &missing) {
@@ -65,7 +66,8 @@ func interfaceNames() string {
 	return strings.Join(names, ", ")
 }
 
-// driver asks by ioctl: /sys shows the namespace it was mounted in, which may be another.
+// driver uses an ioctl, because /sys shows the namespace that it was mounted in, which may be
+// another one.
 func driver(link netlink.Link) string {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -79,7 +81,8 @@ func driver(link netlink.Link) string {
 	return unix.ByteSliceToString(info.Driver[:])
 }
 
-// XDPMode is how a program is attached to an interface: native, generic, or empty when none is or it cannot be told.
+// XDPMode returns how a program is attached to an interface: native, generic, or empty if none is
+// or the mode is unknown.
 func XDPMode(name string) string {
 	l, err := netlink.LinkByName(name)
 	if err != nil || l.Attrs().Xdp == nil || !l.Attrs().Xdp.Attached {

@@ -22,15 +22,15 @@ const (
 	xdpRedirect = 1 << 1
 )
 
-// XDPSupport is what the driver of an interface says of native XDP.
+// XDPSupport is the native XDP support of an interface's driver.
 type XDPSupport struct {
 	// Native: drop, pass and transmit. Redirect: to other devices.
 	Native, Redirect bool
-	// Attached is the id of the program that is attached now, 0 for none.
+	// Attached is the id of the attached program, 0 for none.
 	Attached uint32
 }
 
-// ReadXDPSupport asks the kernel what the driver can do, without attaching anything.
+// ReadXDPSupport reads the driver's features from the kernel, without attaching anything.
 func ReadXDPSupport(name string) (XDPSupport, error) {
 	link, err := netlink.LinkByName(name)
 	if err != nil {
@@ -66,8 +66,8 @@ func ReadXDPSupport(name string) (XDPSupport, error) {
 	return out, nil
 }
 
-// genericHeader is struct genlmsghdr (linux/genetlink.h). The library's own leaves the reserved bytes to chance, which this
-// family refuses.
+// genericHeader is struct genlmsghdr (linux/genetlink.h). The library's own type leaves the
+// reserved bytes undefined, which this family refuses.
 type genericHeader struct{ command, version uint8 }
 
 // Len implements nl.NetlinkRequestData.
@@ -76,9 +76,9 @@ func (genericHeader) Len() int { return nl.SizeofGenlmsg }
 // Serialize implements nl.NetlinkRequestData.
 func (h genericHeader) Serialize() []byte { return []byte{h.command, h.version, 0, 0} }
 
-// ReadOffload tells whether a feature of a device is on.
+// ReadOffload reports whether a feature of a device is on.
 func ReadOffload(namespace, dev string, o Offload) (bool, error) {
-	// Every "set" command of ethtool follows its "get".
+	// The number of each "get" command of ethtool is that of its "set" command - 1.
 	value, err := readEthtool(namespace, dev, uint32(o)-1)
 	return value != 0, err
 }
@@ -86,7 +86,7 @@ func ReadOffload(namespace, dev string, o Offload) (bool, error) {
 // flagLRO is ETH_FLAG_LRO (linux/ethtool.h).
 const flagLRO = 1 << 15
 
-// ReadLRO tells whether large receive offload is on; native XDP refuses it.
+// ReadLRO reports whether large receive offload is on; native XDP refuses it.
 func ReadLRO(namespace, dev string) (bool, error) {
 	flags, err := readEthtool(namespace, dev, unix.ETHTOOL_GFLAGS)
 	return flags&flagLRO != 0, err

@@ -10,13 +10,13 @@ import (
 
 // Peer is the other end of a veth.
 type Peer struct {
-	// Namespace is its name; "" is the present one.
+	// Namespace is its name; "" is the current one.
 	Namespace string
 	Name      string
 }
 
-// FindPeer finds the other end of a veth of the present namespace, there or in a named namespace. It returns false when
-// the other end is somewhere else.
+// FindPeer finds the other end of a veth of the current namespace, there or in a named namespace.
+// It returns false if the other end is elsewhere.
 func FindPeer(name string) (Peer, bool, error) {
 	link, err := netlink.LinkByName(name)
 	if err != nil {
@@ -46,7 +46,7 @@ func FindPeer(name string) (Peer, bool, error) {
 	return peer, err == nil, err
 }
 
-// namespaceByID finds the named namespace that the present one knows by the id.
+// namespaceByID returns the named namespace that has the id in the current one.
 func namespaceByID(id int) (name string, ok bool) {
 	entries, err := os.ReadDir(NamespaceDir)
 	if err != nil {

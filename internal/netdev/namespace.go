@@ -13,7 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CreateNamespace makes a named namespace as `ip netns add` does, with its loopback up. The name must be free.
+// CreateNamespace creates a named namespace as `ip netns add` does, with its loopback up. The name
+// must be free.
 func CreateNamespace(name string) error {
 	unlock, err := shareNamespaceDir()
 	if err != nil {
@@ -33,11 +34,12 @@ func CreateNamespace(name string) error {
 	return nil
 }
 
-// bindNew makes a namespace on a thread of its own and binds it to the path.
+// bindNew creates a namespace on its own thread and binds it to the path.
 func bindNew(path string) error {
 	errs := make(chan error, 1)
 	go func() {
-		// Never unlocked: the thread ends with the goroutine and nothing else runs in the new namespace.
+		// Never unlocked: the thread ends with the goroutine, and nothing else runs in the new
+		// namespace.
 		runtime.LockOSThread()
 		errs <- func() error {
 			if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
@@ -60,7 +62,8 @@ func bindNew(path string) error {
 	return <-errs
 }
 
-// shareNamespaceDir makes NamespaceDir a shared mount point, as iproute2 needs it, under iproute2's lock.
+// shareNamespaceDir makes NamespaceDir a shared mount point, which iproute2 requires, under
+// iproute2's lock.
 func shareNamespaceDir() (unlock func(), err error) {
 	if err := os.MkdirAll(NamespaceDir, 0o755); err != nil {
 		return nil, err
@@ -88,8 +91,8 @@ func shareNamespaceDir() (unlock func(), err error) {
 	return unlock, nil
 }
 
-// DeleteNamespace removes the name. The namespace goes when its last process and socket are gone. A name that does not
-// exist is no error.
+// DeleteNamespace removes the name. The namespace ends with its last process and socket. A name
+// that does not exist is no error.
 func DeleteNamespace(name string) error {
 	path := filepath.Join(NamespaceDir, name)
 	for {
@@ -110,7 +113,7 @@ func DeleteNamespace(name string) error {
 	return nil
 }
 
-// NamespaceID is the inode number that tells network namespaces apart.
+// NamespaceID is the inode number that identifies a network namespace.
 type NamespaceID uint64
 
 // IDOf returns the identity of the named namespace.
@@ -148,7 +151,7 @@ func OpenNamespace(name string) (*Namespace, error) {
 	return &Namespace{Name: name, fd: fd, nl: nl}, nil
 }
 
-// Close lets go of the handles; the namespace stays.
+// Close closes the handles; the namespace stays.
 func (n *Namespace) Close() {
 	n.nl.Close()
 	n.fd.Close()

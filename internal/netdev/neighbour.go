@@ -10,13 +10,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// neighbour names an entry of the neighbour tables.
+// neighbour identifies an entry of the neighbour tables.
 type neighbour struct {
 	ifindex int
 	address netip.Addr
 }
 
-// link is what a neighbour entry says.
+// link is the state of a neighbour entry.
 type link struct {
 	mac      [6]byte
 	resolved bool
@@ -27,7 +27,7 @@ type link struct {
 // validStates are those in which the kernel sends to an entry's address (NUD_VALID).
 const validStates = unix.NUD_PERMANENT | unix.NUD_NOARP | unix.NUD_REACHABLE | unix.NUD_PROBE | unix.NUD_STALE | unix.NUD_DELAY
 
-// neighbours reads both families' tables.
+// neighbours reads the tables of both families.
 func neighbours() (map[neighbour]link, error) {
 	list, err := netlink.NeighList(0, netlink.FAMILY_ALL)
 	if err != nil {
@@ -51,8 +51,8 @@ func neighbours() (map[neighbour]link, error) {
 	return out, nil
 }
 
-// keepResolved makes the kernel resolve a neighbour now and, from Linux 5.16 on, keep it resolved by itself
-// (NTF_EXT_MANAGED). Faults show as an unresolved neighbour.
+// keepResolved makes the kernel resolve a neighbour now and, from Linux 5.16 on, keep it resolved
+// by itself (NTF_EXT_MANAGED). After an error the neighbour stays unresolved.
 func keepResolved(which neighbour) {
 	family := unix.AF_INET
 	if which.address.Is6() {
@@ -68,13 +68,14 @@ func keepResolved(which neighbour) {
 	}
 }
 
-// event is what a notification makes stale: the routes of destinations in a prefix, or all; neighbours always.
+// event is the state that a notification makes stale: the routes of destinations in a prefix, or
+// all; neighbours always.
 type event struct {
 	all    bool
 	within netip.Prefix // without address: none
 }
 
-// mark adds what an event makes stale.
+// mark adds the event to s.
 func (e event) mark(s *stale) {
 	switch {
 	case e.all:
@@ -84,7 +85,9 @@ func (e event) mark(s *stale) {
 	}
 }
 
-// routeEvent is what a change of a route makes stale. Those of addresses of this machine may change the sources of all others.
+// routeEvent returns the event of a route change. All is stale after a change of a default route,
+// or of a non-unicast route, because a change of this machine's addresses may change the source of
+// all other routes.
 func routeEvent(r netlink.Route) event {
 	if r.Type != unix.RTN_UNICAST || r.Dst == nil {
 		return event{all: true}

@@ -12,11 +12,11 @@ import (
 	"github.com/vishvananda/netns"
 )
 
-// NamespaceDir is where iproute2 keeps named namespaces.
+// NamespaceDir is the directory of iproute2's named namespaces.
 const NamespaceDir = "/run/netns"
 
-// In runs f on a thread inside the named namespace ("" is the present one). Sockets that f opens and processes that f
-// starts stay there; goroutines that f starts do not.
+// In runs f on a thread inside the named namespace ("" is the current one). Sockets that f opens
+// and processes that f starts stay there; goroutines that f starts do not.
 func In(name string, f func() error) error {
 	if name == "" {
 		return f()
@@ -24,11 +24,12 @@ func In(name string, f func() error) error {
 	return inside(func() (netns.NsHandle, error) { return netns.GetFromPath(filepath.Join(NamespaceDir, name)) }, name, f)
 }
 
-// inside runs f on a thread inside the namespace that open opens.
+// inside runs f on a thread inside the namespace that open returns.
 func inside(open func() (netns.NsHandle, error), name string, f func() error) error {
 	errs := make(chan error, 1)
 	go func() {
-		// The thread is not unlocked when it cannot be brought back: it then ends with its goroutine.
+		// The thread stays locked if it cannot return to its namespace, so that it ends with its
+		// goroutine.
 		runtime.LockOSThread()
 		before, err := netns.Get()
 		if err != nil {
@@ -55,13 +56,13 @@ func inside(open func() (netns.NsHandle, error), name string, f func() error) er
 	return <-errs
 }
 
-// Exists tells whether the named namespace exists.
+// Exists reports whether the named namespace exists.
 func Exists(name string) bool {
 	_, err := os.Stat(filepath.Join(NamespaceDir, name))
 	return err == nil
 }
 
-// Dialer returns a dial function whose sockets live in the named namespace.
+// Dialer returns a dial function whose sockets are in the named namespace.
 func Dialer(name string) func(ctx context.Context, network, address string) (net.Conn, error) {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		var conn net.Conn

@@ -16,33 +16,36 @@ import (
 type NextHop struct {
 	// MAC of the neighbour.
 	MAC [6]byte
-	// Ifindex of the device that frames leave by: of a VLAN device the parent, of a bond a slave.
+	// Ifindex of the device that frames leave by: for a VLAN device its parent, for a bond a slave.
 	Ifindex int
 	// Tag of the VLAN: TPID:16 | TCI:16, 0 none.
 	Tag uint32
-	// MTU of the path in bytes: the route's where it has one, else the device's.
+	// MTU of the path in bytes: the route's if it has one, else the device's.
 	MTU int
-	// Source is the address that the kernel would send from, Own the Ethernet address of the device.
+	// Source is the address that the kernel would send from, Own the Ethernet address of the
+	// device.
 	Source netip.Addr
 	Own    [6]byte
 	// Resolved: MAC is valid. Ifindex and MTU are known as soon as there is a route.
 	Resolved bool
 }
 
-// resync is how often everything is read afresh, should a notification have been lost. Many destinations are read afresh less
-// often: each takes resyncShare, of which reading it is about one in five hundred.
+// resync is the interval of a full read, in case a notification was lost. Many destinations are
+// read less often: the interval is at least resyncShare for each, of which the read takes about one
+// five-hundredth.
 const (
 	resync      = 15 * time.Second
 	resyncShare = 2 * time.Millisecond
 )
 
-// resyncAfter is when so many destinations are read afresh.
+// resyncAfter returns the interval of full reads for a number of destinations.
 func resyncAfter(destinations int) time.Duration {
 	return max(resync, time.Duration(destinations)*resyncShare)
 }
 
-// NextHops follows routes, neighbours and links and tells how wanted destinations are reached. The kernel is made to
-// resolve their neighbours and to keep them resolved. It is safe for concurrent use.
+// NextHops follows routes, neighbours and links and reports the next hops of wanted destinations.
+// It makes the kernel resolve their neighbours and keep them resolved. It is safe for concurrent
+// use.
 type NextHops struct {
 	poke chan struct{}
 
@@ -50,11 +53,11 @@ type NextHops struct {
 	want []netip.Addr
 }
 
-// NewNextHops makes a follower that wants nothing.
+// NewNextHops returns a NextHops without destinations.
 func NewNextHops() *NextHops { return &NextHops{poke: make(chan struct{}, 1)} }
 
-// Want replaces the destinations, which nobody changes in place afterwards. Nothing is read again of those of before: the kernel
-// tells what changes.
+// Want replaces the destinations. The slice must not be changed in place afterwards. Destinations
+// that were wanted before are not read again, because the kernel reports changes.
 func (n *NextHops) Want(destinations []netip.Addr) {
 	sorted := inOrder(destinations)
 	n.mu.Lock()
@@ -69,7 +72,7 @@ func (n *NextHops) Want(destinations []netip.Addr) {
 	notify.Send(n.poke)
 }
 
-// inOrder are addresses in order, each once.
+// inOrder returns addresses sorted, without duplicates.
 func inOrder(addresses []netip.Addr) []netip.Addr {
 	for i := 1; i < len(addresses); i++ {
 		if !addresses[i-1].Less(addresses[i]) {
@@ -87,13 +90,13 @@ func (n *NextHops) wanted() []netip.Addr {
 	return n.want
 }
 
-// Run follows the present namespace until ctx ends. changed gets the full map, one entry for each wanted destination,
-// whenever it differs from the last; it is never called concurrently.
+// Run follows the current namespace until ctx ends. changed receives the full map, one entry for
+// each wanted destination, whenever it differs from the last. It is never called concurrently.
 func (n *NextHops) Run(ctx context.Context, changed func(map[netip.Addr]NextHop)) error {
 	return n.Follow(ctx, func(w Ways) { changed(w.Map()) })
 }
 
-// Follow is Run for many destinations, of which most are reached alike.
+// Follow is Run for many destinations, most of which have the same next hop.
 func (n *NextHops) Follow(ctx context.Context, changed func(Ways)) error {
 	told, last := false, Ways{}
 	for ctx.Err() == nil {
@@ -110,7 +113,8 @@ func (n *NextHops) Follow(ctx context.Context, changed func(Ways)) error {
 	return nil
 }
 
-// follow runs until ctx ends or the kernel drops the subscription, as it does when notifications overflow.
+// follow runs until ctx ends or the kernel drops the subscription, which happens when notifications
+// overflow.
 func (n *NextHops) follow(ctx context.Context, read func(Ways)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -131,7 +135,7 @@ func (n *NextHops) follow(ctx context.Context, read func(Ways)) error {
 		now, err := hops.read(n.wanted(), old)
 		switch {
 		case err != nil:
-			// The next reading is of all.
+			// The next read is a full one.
 			tick.Reset(unread)
 		case old.all:
 			tick.Reset(resyncAfter(now.Len()))
@@ -144,7 +148,7 @@ func (n *NextHops) follow(ctx context.Context, read func(Ways)) error {
 		case <-ctx.Done():
 			return nil
 		case <-n.poke:
-			// What is new is looked up.
+			// New destinations are looked up.
 		case <-tick.C:
 			old.all = true
 		case e, open := <-events:
@@ -157,10 +161,10 @@ func (n *NextHops) follow(ctx context.Context, read func(Ways)) error {
 	}
 }
 
-// unread is how long the kernel is left alone when it could not be read.
+// unread is the delay before the next attempt after a failed read.
 const unread = time.Second
 
-// drain takes what is queued, so that a storm of notifications is one reading.
+// drain takes queued events, so that a storm of notifications causes one read.
 func drain(events <-chan event, old *stale) {
 	for {
 		select {

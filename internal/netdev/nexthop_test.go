@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// ownNamespace runs the calling test again as a process in a network namespace of its own and returns true there:
-// subscriptions and sockets of other threads then belong to it as well.
+// ownNamespace runs the calling test again as a process in its own network namespace and returns
+// true there, so that subscriptions and sockets of other threads belong to it as well.
 func ownNamespace(t *testing.T) bool {
 	t.Helper()
 	const mark = "SHUNT_TEST_OWN_NAMESPACE"
@@ -29,7 +29,7 @@ func ownNamespace(t *testing.T) bool {
 	return false
 }
 
-// ip runs iproute2; namespace "" is the present one.
+// ip runs iproute2; namespace "" is the current one.
 func ip(t *testing.T, namespace, args string) {
 	t.Helper()
 	words := strings.Fields(args)
@@ -41,8 +41,9 @@ func ip(t *testing.T, namespace, args string) {
 	}
 }
 
-// flushNeighbours deletes the neighbor entries of a device. Next hops that are followed are resolved again at once: ip lists such entries again and ends after ten
-// rounds with an error, when each entry of the first round is deleted.
+// flushNeighbours deletes the neighbour entries of a device. Next hops that are followed are
+// resolved again immediately, so that ip lists such entries again and fails after ten rounds, when
+// each entry of the first round has been deleted.
 func flushNeighbours(t *testing.T, device string) {
 	t.Helper()
 	if out, err := exec.Command("ip", "neigh", "flush", "dev", device).CombinedOutput(); err != nil && !strings.Contains(string(out), "Flush not complete") {
@@ -50,7 +51,8 @@ func flushNeighbours(t *testing.T, device string) {
 	}
 }
 
-// neighbourNamespace makes a namespace with one end of a veth pair; the other end, "up0", is here.
+// neighbourNamespace creates a namespace with one end of a veth pair; the other end, "up0", is
+// here.
 func neighbourNamespace(t *testing.T) string {
 	name := fmt.Sprintf("netdev-%d", os.Getpid())
 	if out, err := exec.Command("ip", "netns", "add", name).CombinedOutput(); err != nil {
@@ -144,7 +146,8 @@ func TestMissingInterfaceNamesThoseThere(t *testing.T) {
 	}
 }
 
-// TestSameDestinationsAreNotReadAgain: the kernel tells what changes of those that are wanted already.
+// TestSameDestinationsAreNotReadAgain: destinations that are already wanted are not read again,
+// because the kernel reports changes.
 func TestSameDestinationsAreNotReadAgain(t *testing.T) {
 	hops := NewNextHops()
 	a, b := netip.MustParseAddr("10.20.1.11"), netip.MustParseAddr("10.20.2.11")

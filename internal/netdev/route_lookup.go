@@ -10,8 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// routeSocket is a socket that asks the kernel for the routes of many destinations: one message each, many at a system call. So it is the
-// kernel that knows of rules, of more specific routes, and of what it chooses as source.
+// routeSocket is a socket that looks up the routes of many destinations in the kernel: one message
+// for each, many in a system call. So the kernel applies rules, more specific routes, and the
+// selection of a source.
 type routeSocket struct {
 	fd       int
 	sequence uint32
@@ -19,17 +20,17 @@ type routeSocket struct {
 	reply    []byte
 }
 
-// lookups is how many routes are asked for at once: their answers, of up to a kilobyte with what the kernel has around them, have to
-// fit into the socket's buffer of usually 208 KiB.
+// lookups is how many routes are requested at a time. The responses, of up to a kilobyte with the
+// kernel's overhead, must fit into the socket's buffer of usually 208 KiB.
 const lookups = 96
 
-// openRouteSocket opens one in the network namespace of the calling thread.
+// openRouteSocket opens a socket in the network namespace of the calling thread.
 func openRouteSocket() (*routeSocket, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, fmt.Errorf("open netlink socket: %w", err)
 	}
-	// An answer that is lost is no reason to wait for ever.
+	// A lost response must not block for ever.
 	err = errors.Join(unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}), unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 5}))
 	if err != nil {
 		unix.Close(fd)
@@ -40,8 +41,8 @@ func openRouteSocket() (*routeSocket, error) {
 
 func (s *routeSocket) close() { unix.Close(s.fd) }
 
-// routes finds the routes of n destinations, and tells the hop of each by number; those to nowhere, and of this machine itself, are
-// zero.
+// routes looks up the routes of n destinations, and calls found with the index and hop of each. A
+// hop is zero if there is no route, or if the destination is local to this machine.
 func (s *routeSocket) routes(n int, to func(int) netip.Addr, links map[int]netlink.Link, found func(int, hop)) error {
 	for first := 0; first < n; first += lookups {
 		if err := s.ask(first, min(n, first+lookups), to, links, found); err != nil {
@@ -51,7 +52,7 @@ func (s *routeSocket) routes(n int, to func(int) netip.Addr, links map[int]netli
 	return nil
 }
 
-// ask asks for those from first up to end.
+// ask looks up the routes from first up to end.
 func (s *routeSocket) ask(first, end int, to func(int) netip.Addr, links map[int]netlink.Link, found func(int, hop)) error {
 	base := s.sequence
 	s.sequence += uint32(end - first)
@@ -75,7 +76,7 @@ func (s *routeSocket) ask(first, end int, to func(int) netip.Addr, links map[int
 			if length < unix.SizeofNlMsghdr || length > len(b) {
 				return errors.New("a message is cut")
 			}
-			// Others are answers to what was given up.
+			// Others are responses to lookups that were given up.
 			if i := sequence - base; i < uint32(end-first) {
 				missing--
 				h := hop{}
@@ -90,7 +91,7 @@ func (s *routeSocket) ask(first, end int, to func(int) netip.Addr, links map[int
 	return nil
 }
 
-// appendLookup adds the question for one destination (RTM_GETROUTE, rtnetlink(7)).
+// appendLookup appends the request for one destination (RTM_GETROUTE, rtnetlink(7)).
 func appendLookup(b []byte, sequence uint32, to netip.Addr) []byte {
 	ne, address := binary.NativeEndian, to.As16()
 	family, raw := byte(unix.AF_INET6), address[:]
@@ -107,7 +108,7 @@ func appendLookup(b []byte, sequence uint32, to netip.Addr) []byte {
 	return append(b, raw...)
 }
 
-// hopOf reads an RTM_NEWROUTE message behind its header.
+// hopOf parses an RTM_NEWROUTE message after its header.
 func hopOf(b []byte, links map[int]netlink.Link) hop {
 	if len(b) < unix.SizeofRtMsg || b[7] != unix.RTN_UNICAST {
 		return hop{}
@@ -143,7 +144,7 @@ func hopOf(b []byte, links map[int]netlink.Link) hop {
 	return h
 }
 
-// eachAttribute goes over attributes (struct rtattr), up to one that is cut.
+// eachAttribute iterates over attributes (struct rtattr), up to a truncated one.
 func eachAttribute(b []byte, f func(kind uint16, value []byte)) {
 	for len(b) >= unix.SizeofRtAttr {
 		length := int(binary.NativeEndian.Uint16(b))
@@ -155,7 +156,7 @@ func eachAttribute(b []byte, f func(kind uint16, value []byte)) {
 	}
 }
 
-// number is a 32-bit attribute, 0 when it is none.
+// number parses a 32-bit attribute; 0 if it is none.
 func number(value []byte) int {
 	if len(value) != 4 {
 		return 0
@@ -163,7 +164,7 @@ func number(value []byte) int {
 	return int(binary.NativeEndian.Uint32(value))
 }
 
-// address is an address attribute, zero when it is none.
+// address parses an address attribute; zero if it is none.
 func address(value []byte) netip.Addr {
 	a, _ := netip.AddrFromSlice(value)
 	return a.Unmap()

@@ -25,7 +25,7 @@ func SetSysctls(namespace string, settings []Sysctl) error {
 	})
 }
 
-// ReadSysctl reads a setting of the namespace.
+// ReadSysctl returns a setting of the namespace.
 func ReadSysctl(namespace, key string) (value string, err error) {
 	err = In(namespace, func() error {
 		b, err := os.ReadFile(filepath.Join("/proc/sys", key))

@@ -11,7 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Tap is a device of which this process gets every frame that the kernel sends by it. It goes with the process.
+// Tap is a device from which this process reads every frame that the kernel sends by it. It ends
+// with the process.
 type Tap struct {
 	file  *os.File
 	name  string
@@ -25,8 +26,9 @@ type tapRequest struct {
 	_     [22]byte
 }
 
-// OpenTap makes a device in the namespace of the calling thread and brings it up; a %d in the name is replaced by a free number. The
-// kernel sends nothing by it on its own account: it has no address.
+// OpenTap creates a device in the namespace of the calling thread and sets it up. A %d in the name
+// is replaced by a free number. The kernel sends nothing by it on its own, because it has no
+// address.
 func OpenTap(name string) (*Tap, error) {
 	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -49,7 +51,7 @@ func OpenTap(name string) (*Tap, error) {
 	return t, nil
 }
 
-// up gives the device no IPv6 address of its own, brings it up and learns its index.
+// up disables IPv6 on the device, sets it up and reads its index.
 func (t *Tap) up() error {
 	if err := os.WriteFile(filepath.Join("/proc/sys/net/ipv6/conf", t.name, "disable_ipv6"), []byte("1"), 0o644); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("take IPv6 off device %s: %w", t.name, err)
@@ -79,22 +81,24 @@ func ioctl(fd int, request uintptr, r *tapRequest) error {
 	return nil
 }
 
-// Index is the device's.
+// Index returns the device's index.
 func (t *Tap) Index() int { return t.index }
 
-// Read waits for a frame, Ethernet header included. It fails with os.ErrClosed once the device is closed.
+// Read waits for a frame, including its Ethernet header. It fails with os.ErrClosed after the
+// device was closed.
 func (t *Tap) Read(b []byte) (int, error) { return t.file.Read(b) }
 
-// Close takes the device away.
+// Close removes the device.
 func (t *Tap) Close() error { return t.file.Close() }
 
-// FrameSender sends frames by one device, through its queue and what is attached to it.
+// FrameSender sends frames by one device, through its queue and the programs attached to it.
 type FrameSender struct {
 	fd int
 	to unix.SockaddrLinklayer
 }
 
-// NewFrameSender opens a packet socket in the namespace of the calling thread, for IPv4 by the device of this index.
+// NewFrameSender opens a packet socket for IPv4 in the namespace of the calling thread, by the
+// device of this index.
 func NewFrameSender(index int) (*FrameSender, error) {
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -114,7 +118,7 @@ func (s *FrameSender) Send(frame []byte) error {
 // Close closes the socket.
 func (s *FrameSender) Close() error { return unix.Close(s.fd) }
 
-// networkOrder is a number whose bytes lie in network order.
+// networkOrder returns a number whose bytes in memory are in network order.
 func networkOrder(v uint16) uint16 {
 	b := [2]byte{byte(v >> 8), byte(v)}
 	return *(*uint16)(unsafe.Pointer(&b))

@@ -10,7 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestTap: what is sent by the device is read from it, whole; it goes when it is closed, and a second one has another name.
+// TestTap: frames sent by the device are read from it completely. It ends when it is closed, and a
+// second one has another name.
 func TestTap(t *testing.T) {
 	n, err := NewNamespace()
 	if err != nil {

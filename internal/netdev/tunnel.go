@@ -10,17 +10,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Tunnel is a device of the kernel that takes IP packets out of IP packets: ipip, sit or ip6tnl.
+// Tunnel is a kernel device that decapsulates IP packets from IP packets: ipip, sit or ip6tnl.
 type Tunnel struct {
 	Name, Kind string
 	Up         bool
-	// Local and Remote are the outer addresses that it takes packets to and from; invalid for any.
+	// Local and Remote are the outer addresses that it accepts packets to and from; invalid for
+	// any.
 	Local, Remote netip.Addr
-	// Inner4 and Inner6 tell which packets it takes out.
+	// Inner4 and Inner6 report which inner packets it decapsulates.
 	Inner4, Inner6 bool
 }
 
-// FindTunnels lists the tunnel devices of the present namespace.
+// FindTunnels lists the tunnel devices of the current namespace.
 func FindTunnels() ([]Tunnel, error) {
 	links, err := netlink.LinkList()
 	if err != nil {
@@ -47,7 +48,7 @@ func FindTunnels() ([]Tunnel, error) {
 	return out, nil
 }
 
-// ends takes the outer addresses.
+// ends sets the outer addresses.
 func (t *Tunnel) ends(local, remote net.IP) {
 	known := func(ip net.IP) netip.Addr {
 		a, ok := netip.AddrFromSlice(ip)
@@ -59,7 +60,7 @@ func (t *Tunnel) ends(local, remote net.IP) {
 	t.Local, t.Remote = known(local), known(remote)
 }
 
-// carry takes the inner protocol; 0 is any.
+// carry sets the inner protocol; 0 is any.
 func (t *Tunnel) carry(protocol uint8) {
 	t.Inner4 = protocol == 0 || protocol == unix.IPPROTO_IPIP
 	t.Inner6 = protocol == unix.IPPROTO_IPV6 || protocol == 0 && t.Kind != "ipip"
@@ -67,12 +68,12 @@ func (t *Tunnel) carry(protocol uint8) {
 
 // OwnAddress is an address of this machine.
 type OwnAddress struct {
-	// Prefix is the address with the length that it was given.
+	// Prefix is the address with its configured prefix length.
 	Prefix netip.Prefix
 	Device string
 }
 
-// OwnAddresses lists the addresses of all devices of the present namespace.
+// OwnAddresses lists the addresses of all devices of the current namespace.
 func OwnAddresses() ([]OwnAddress, error) {
 	links, err := netlink.LinkList()
 	if err != nil {
@@ -95,16 +96,17 @@ func OwnAddresses() ([]OwnAddress, error) {
 	return out, nil
 }
 
-// Way is how packets leave.
+// Way is the device and MTU that packets leave with.
 type Way struct {
 	Device string
-	// MTU of the device, or less if the route says so.
+	// MTU of the device, or that of the route if it is less.
 	MTU int
-	// AdvMSS is the MSS that the route makes connections advertise; 0: what the MTU allows.
+	// AdvMSS is the MSS that the route makes connections advertise; 0: derived from the MTU.
 	AdvMSS int
 }
 
-// FindWay looks up the route of packets to an address, from an address of this machine unless that is invalid.
+// FindWay looks up the route of packets to an address. from is the source address, an address of
+// this machine; invalid: any.
 func FindWay(from, to netip.Addr) (Way, error) {
 	options := &netlink.RouteGetOptions{}
 	if from.IsValid() {
@@ -125,7 +127,8 @@ func FindWay(from, to netip.Addr) (Way, error) {
 	return w, nil
 }
 
-// RouteDevices names the devices of all next hops of the route that packets to an address take, each once; the error says why there is none.
+// RouteDevices returns the devices of all next hops of the route to an address, each once. It
+// returns an error if there is no route.
 func RouteDevices(to netip.Addr) ([]string, error) {
 	routes, err := netlink.RouteGetWithOptions(to.AsSlice(), &netlink.RouteGetOptions{FIBMatch: true})
 	if err != nil {
@@ -156,7 +159,8 @@ func RouteDevices(to netip.Addr) ([]string, error) {
 // fouGUE is FOU_ENCAP_GUE (linux/fou.h).
 const fouGUE = 2
 
-// TakesGUE tells whether the kernel takes packets out of GUE at a UDP port, over IPv6 or IPv4 (foo over UDP).
+// TakesGUE reports whether the kernel decapsulates GUE at a UDP port, over IPv6 or IPv4 (foo over
+// UDP).
 func TakesGUE(port int, is6 bool) (bool, error) {
 	family := unix.AF_INET
 	if is6 {

@@ -7,15 +7,15 @@ import (
 	"slices"
 )
 
-// Ways tells how destinations are reached, at one moment. Destinations that are reached alike share what is known of it. It never
-// changes; the zero value has no destinations.
+// Ways holds the next hops of destinations at one moment. Destinations with the same next hop share
+// its entry. It is immutable; the zero value has no destinations.
 type Ways struct {
 	of    []netip.Addr // in order, each once
 	which []uint32     // of each, in hops
 	hops  []NextHop    // in the order of their first destinations, each once
 }
 
-// WaysOf are those of a map.
+// WaysOf returns the Ways of a map.
 func WaysOf(hops map[netip.Addr]NextHop) Ways {
 	b := newWaysBuilder(slices.SortedFunc(maps.Keys(hops), netip.Addr.Compare))
 	for i, to := range b.ways.of {
@@ -24,13 +24,13 @@ func WaysOf(hops map[netip.Addr]NextHop) Ways {
 	return b.ways
 }
 
-// Len is the number of destinations.
+// Len returns the number of destinations.
 func (w Ways) Len() int { return len(w.of) }
 
-// Hops are the different ways, which nobody changes.
+// Hops returns the different next hops. The slice is never changed.
 func (w Ways) Hops() []NextHop { return w.hops }
 
-// Each are the destinations in order, each once, with the index of its way in Hops.
+// Each iterates over the destinations in order, each once, with the index of its next hop in Hops.
 func (w Ways) Each() iter.Seq2[netip.Addr, int] {
 	return func(yield func(netip.Addr, int) bool) {
 		for i, to := range w.of {
@@ -41,7 +41,8 @@ func (w Ways) Each() iter.Seq2[netip.Addr, int] {
 	}
 }
 
-// Which is the index in Hops of the way to a destination; false: it is none of these.
+// Which returns the index in Hops of a destination's next hop; false: it is not among the
+// destinations.
 func (w Ways) Which(destination netip.Addr) (int, bool) {
 	i, ok := slices.BinarySearchFunc(w.of, destination, netip.Addr.Compare)
 	if !ok {
@@ -50,7 +51,7 @@ func (w Ways) Which(destination netip.Addr) (int, bool) {
 	return int(w.which[i]), true
 }
 
-// To is the way to a destination; false: it is none of these.
+// To returns a destination's next hop; false: it is not among the destinations.
 func (w Ways) To(destination netip.Addr) (NextHop, bool) {
 	i, ok := w.Which(destination)
 	if !ok {
@@ -59,7 +60,7 @@ func (w Ways) To(destination netip.Addr) (NextHop, bool) {
 	return w.hops[i], true
 }
 
-// Map is the ways by destination.
+// Map returns the next hops by destination.
 func (w Ways) Map() map[netip.Addr]NextHop {
 	out := make(map[netip.Addr]NextHop, len(w.of))
 	for i, to := range w.of {
@@ -68,23 +69,23 @@ func (w Ways) Map() map[netip.Addr]NextHop {
 	return out
 }
 
-// equal tells whether two say the same.
+// equal reports whether both have the same destinations and next hops.
 func (w Ways) equal(x Ways) bool {
 	return slices.Equal(w.hops, x.hops) && slices.Equal(w.which, x.which) && slices.Equal(w.of, x.of)
 }
 
-// waysBuilder makes Ways.
+// waysBuilder builds Ways.
 type waysBuilder struct {
 	ways  Ways
 	known map[NextHop]uint32
 }
 
-// newWaysBuilder begins with destinations in order, each once.
+// newWaysBuilder returns a builder for sorted destinations without duplicates.
 func newWaysBuilder(of []netip.Addr) waysBuilder {
 	return waysBuilder{Ways{of: of, which: make([]uint32, len(of))}, map[NextHop]uint32{}}
 }
 
-// set tells the way to destination i; they come in order.
+// set sets the next hop of destination i. It must be called in the order of destinations.
 func (b *waysBuilder) set(i int, hop NextHop) uint32 {
 	at, ok := b.known[hop]
 	if !ok {

@@ -2,18 +2,20 @@ package probe
 
 import "github.com/shuntlb/shunt/internal/lb"
 
-// Means is a way to ask.
+// Means is a kind of prober.
 type Means struct {
 	// Name is for people: "packet", "loop".
 	Name string
-	// Packets: it asks without sockets, and may not reach what sockets do; else it can be trusted with what it takes.
+	// Packets: it probes without sockets, and may not reach every target that sockets reach. Other
+	// probers reach every target that they accept.
 	Packets bool
-	// New makes the asker, which hands its answers to answered. It is called once, by New of the Engine.
+	// New makes the prober, which passes its answers to answered. New of the Engine calls it once.
 	New func(answered func([]Answer)) (Asker, error)
 }
 
-// candidates are the indices of those means that may ask a check, in the order in which they are to be tried: as given, but packets
-// first when the check's Engine wants them, and sockets alone when it wants these, or when packets failed.
+// candidates returns the indices of the probers that may probe a check, in the order in which to
+// try them: the given order, but packets first if the check's Engine is packet, and without packets
+// if it is socket or if packets failed.
 func candidates(means []Means, engine string, packetsFailed bool) []int {
 	var first, then []int
 	for i, m := range means {

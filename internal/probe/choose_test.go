@@ -10,7 +10,8 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// TestUnsureIsAskedBySockets: at once, and packets are left alone for a while.
+// TestUnsureIsAskedBySockets checks that sockets probe an undecided target immediately, and that
+// packets are suspended for PacketsRest.
 func TestUnsureIsAskedBySockets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		packets, sockets := &asker{answer: after(Unsure, 10*time.Millisecond)}, &asker{answer: after(Bad, 10*time.Millisecond)}
@@ -43,7 +44,8 @@ func TestUnsureIsAskedBySockets(t *testing.T) {
 	})
 }
 
-// TestUnsureWithoutSocketsIsVoid: what only packets can ask has no verdict of theirs, and is asked again.
+// TestUnsureWithoutSocketsIsVoid checks that an undecided target that sockets do not accept is
+// void, and is probed again.
 func TestUnsureWithoutSocketsIsVoid(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		packets := &asker{answer: after(Unsure, time.Millisecond)}
@@ -60,7 +62,8 @@ func TestUnsureWithoutSocketsIsVoid(t *testing.T) {
 	})
 }
 
-// TestCandidates: the check's choice goes before the order, and packets that failed are none.
+// TestCandidates checks that the check's engine overrides the order, and that packets that failed
+// are left out.
 func TestCandidates(t *testing.T) {
 	all := []Means{{Name: "loop"}, {Name: "packet", Packets: true}, {Name: "worker"}}
 	for _, c := range []struct {

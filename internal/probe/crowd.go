@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// crowd is the numbers of rules that a means had no room for: another one asks them, or nobody. The zero value is none.
+// crowd is the set of targets for which packets had no room. Sockets probe them, or no prober does.
+// The zero value is empty.
 type crowd struct {
 	bits []uint64
 	n    int
@@ -14,7 +15,7 @@ type crowd struct {
 
 func (c *crowd) has(id uint32) bool { return int(id/64) < len(c.bits) && c.bits[id/64]>>(id%64)&1 == 1 }
 
-// put makes a number one of the crowd, or not.
+// put adds a number to the set, or removes it.
 func (c *crowd) put(id uint32, in bool) {
 	if c.has(id) == in {
 		return
@@ -30,8 +31,8 @@ func (c *crowd) put(id uint32, in bool) {
 	}
 }
 
-// crowdedLocked notes whether a means had no room for a rule, by what it said, and has it offered the rule again when it rested.
-// mu is held.
+// crowdedLocked records whether refused is a lack of room for a target. If so, the target is
+// offered to packets again after PacketsRest. mu is held.
 func (e *Engine) crowdedLocked(id uint32, refused error, now time.Duration) {
 	in := errors.Is(refused, ErrCrowded)
 	e.table.crowd.put(id, in)
@@ -40,7 +41,7 @@ func (e *Engine) crowdedLocked(id uint32, refused error, now time.Duration) {
 	}
 }
 
-// afterRest is the second in which packets that did not suffice are tried again.
+// afterRest returns the second in which packets are tried again.
 func afterRest(now time.Duration) uint32 {
 	return uint32(min((now+PacketsRest)/time.Second+1, math.MaxUint32))
 }

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// TestCrowd: what packets have no room for, sockets ask, and it is told how many those are; packets are tried again when they rested.
+// TestCrowd checks that sockets probe the targets for which packets have no room, that these are
+// counted, and that packets are tried again after PacketsRest.
 func TestCrowd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		all := targetsOf(5, checkOf(nil))
@@ -40,7 +41,7 @@ func TestCrowd(t *testing.T) {
 		}
 		synctest.Wait()
 		expect("one left", 1, 3, 1)
-		// Room for texts may lack later than the room for a rule.
+		// Room for texts may run out later than room for a target.
 		packets.says(func(x Target) (Answer, time.Duration) {
 			return Answer{Verdict: Unsure, Words: "no room", Crowded: x == all[0]}, 0
 		})
@@ -54,7 +55,7 @@ func TestCrowd(t *testing.T) {
 	})
 }
 
-// TestCrowdWithoutSockets: what nobody else can ask is of the crowd, too.
+// TestCrowdWithoutSockets checks that targets that no other prober accepts are counted, too.
 func TestCrowdWithoutSockets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &asker{answer: after(Good, 0), takes: func(Target) error { return fmt.Errorf("number 9: %w", ErrCrowded) }}

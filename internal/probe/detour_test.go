@@ -12,7 +12,7 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// tunnelTo is a target through a tunnel.
+// tunnelTo returns a target through a tunnel.
 func tunnelTo(dip string, change func(*lb.Check)) Target {
 	c := checkOf(func(c *lb.Check) {
 		c.Through = lb.ThroughTunnel
@@ -26,7 +26,7 @@ func tunnelTo(dip string, change func(*lb.Check)) Target {
 	})
 }
 
-// socketsOnly takes what sockets can ask: nothing through a tunnel.
+// socketsOnly accepts targets that sockets can probe: none through a tunnel.
 func socketsOnly(t Target) error {
 	if c := t.Check.Value(); t.Tunnel != (unique.Handle[Tunnel]{}) || c.Through != lb.ThroughDirect || c.Engine == lb.EnginePacket {
 		return fmt.Errorf("through: %q: sockets ask directly only", c.Through)
@@ -34,8 +34,9 @@ func socketsOnly(t Target) error {
 	return nil
 }
 
-// TestTunnelsWithoutPackets: what packets cannot ask through the tunnel, or have no room for, sockets ask at the backend's address. Its results are those of
-// the target and say so, and packets have it as soon as there is room.
+// TestTunnelsWithoutPackets checks targets through a tunnel that packets refuse. Sockets probe them
+// at the backend's address. The results name the original target and contain AskedDirectly. Packets
+// probe them as soon as there is room.
 func TestTunnelsWithoutPackets(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -74,7 +75,7 @@ func TestTunnelsWithoutPackets(t *testing.T) {
 				pass(2 * time.Second)
 				want, words := 1-c.crowded, "verdict 1"
 				if want == 1 {
-					words += AskedDirectly // that packets cannot ask it does not change
+					words += AskedDirectly // packets still refuse it
 				}
 				for _, x := range r.take() {
 					if x.Words != words {
@@ -93,8 +94,9 @@ func TestTunnelsWithoutPackets(t *testing.T) {
 	}
 }
 
-// TestUnsureOfATunnel: of an answer that came by the tunnel and that packets cannot read, a socket says what it means. Each probe goes by the tunnel
-// first: a socket must not hide that it is cut.
+// TestUnsureOfATunnel checks that a socket interprets an answer that arrived through the tunnel and
+// that packets cannot decide. Each probe uses the tunnel first, because a socket must not hide that
+// the tunnel is cut.
 func TestUnsureOfATunnel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		packets, sockets := &asker{answer: after(Unsure, 0)}, &asker{answer: after(Good, 0), takes: socketsOnly}
@@ -102,7 +104,8 @@ func TestUnsureOfATunnel(t *testing.T) {
 		target := tunnelTo("10.20.1.11", nil)
 		set(t, r.Engine, []Target{target})
 		pass(10 * time.Second)
-		if p, s := len(packets.take()), len(sockets.take()); p < 10 || s < p || s > p+1 { // within the engine's first second a socket may ask alone
+		// within the engine's first second a socket may probe alone
+		if p, s := len(packets.take()), len(sockets.take()); p < 10 || s < p || s > p+1 {
 			t.Errorf("%d by packets, %d by sockets", p, s)
 		}
 		for _, x := range r.take() {
@@ -116,7 +119,7 @@ func TestUnsureOfATunnel(t *testing.T) {
 		if len(got) == 0 || got[len(got)-1].Good || got[len(got)-1].Words != "verdict 0" {
 			t.Errorf("the tunnel is cut: %+v", got)
 		}
-		// Nobody is sure of it.
+		// No prober can decide.
 		packets.says(after(Unsure, 0))
 		sockets.says(after(Unsure, 0))
 		pass(3 * time.Second)

@@ -14,66 +14,69 @@ import (
 	"github.com/shuntlb/shunt/internal/notify"
 )
 
-// PacketsRest is how long packets are not tried on a target that they could not decide, or had no room for.
+// PacketsRest is how long packet probes are suspended for a target that they could not decide or
+// had no room for.
 const PacketsRest = 10 * time.Minute
 
 const (
-	// tick is the grain of the schedule: probes begin up to one late.
+	// tick is the resolution of the schedule: a probe begins up to one tick late.
 	tick = 4 * time.Millisecond
-	// maxPerTick bounds the probes begun in one tick. It spreads those of a machine that was stopped, or starts; means that can
-	// stand less pace themselves.
+	// maxPerTick bounds the probes that begin in one tick. It spreads the burst after a start, or
+	// after the machine was suspended. A prober with less capacity paces itself.
 	maxPerTick = 4096
-	// maxFirst is how many answers of one means may be missing for it to get targets that were never asked: planned probes do not
-	// queue behind those of a start.
+	// maxFirst bounds the missing answers of one prober while it still gets targets that were never
+	// probed, so that planned probes do not queue behind those of a start.
 	maxFirst = 16 << 10
-	// collect is how long results wait for others to be reported with.
+	// collect is how long a result waits for others, to be reported in one batch.
 	collect = 2 * time.Millisecond
-	// changeStep is how many targets begin or end before others get a turn.
+	// changeStep is how many targets start or stop before other work gets a turn.
 	changeStep = 1024
 )
 
-// Options are what an Engine needs from outside.
+// Options are the settings and callbacks of an Engine.
 type Options struct {
-	// Clock should be a monotonic one, as the system's is: what sets the time of day does not move the schedule.
+	// Clock should be monotonic, as the system's is, because then setting the time of day does not
+	// move the schedule.
 	Clock clock.Clock
 	// Random is uniform in [0, 1) and safe for concurrent use.
 	Random func() float64
-	// Report gets every result, once, in batches, from one goroutine. The slice is the receiver's until it returns.
+	// Report receives every result once, in batches, from one goroutine. It owns the slice until it
+	// returns.
 	Report func([]Result)
-	// Means are the ways to ask, the preferred first. A target is asked by the first that takes it.
+	// Means are the probers in order of preference. The first that accepts a target probes it.
 	Means []Means
 }
 
 // Engine probes the wanted targets until it is closed. It is safe for concurrent use.
 //
-// A target is asked at once when it is new, a second time somewhere within its interval, then once an interval, by a plan that
-// neither load nor slow answers shift; one whose answer is missing is not asked. New targets are asked as fast as means can, but
-// after those that are due.
+// A new target is probed immediately, a second time somewhere within its interval, then once an
+// interval. Neither load nor slow answers shift that plan. A target whose answer is missing is not
+// probed again. New targets are probed as fast as the probers can, but after those that are due.
 type Engine struct {
 	options Options
 	askers  []Asker
 	begin   time.Time
 	wait    sync.WaitGroup
 	closing chan struct{}
-	// poke wakes the schedule, some the reports, and quiet those when no answer is missing.
+	// poke wakes the schedule, some wakes report, and quiet wakes report when no answer is missing.
 	poke, some, quiet chan struct{}
 
-	// changing is held while targets are set or changed, asking while askers are called, which is not while mu is held. Lock order:
-	// changing, asking, mu.
+	// changing is held while targets are set or changed, asking while Add, Remove, Ask and Close of
+	// probers are called, never with mu held. Lock order: changing, asking, mu.
 	changing, asking sync.Mutex
-	// batches are what is handed to each asker. Who asks uses it.
+	// batches holds the numbers handed to each prober. Guarded by asking.
 	batches [][]uint32
 	moves   []uint32
-	// ticked is the last tick in which probes began, begun how many.
+	// ticked is the last tick in which probes began; begun is how many began in it.
 	ticked time.Duration
 	begun  int
 
 	mu     sync.Mutex
 	closed bool
 	table  *table
-	// wakes is when the schedule looks again; 0: when it is poked.
+	// wakes is when the schedule wakes next; 0: when it is poked.
 	wakes time.Duration
-	// odd are those that another means has to ask.
+	// odd holds the targets that another prober has to probe.
 	odd     []uint32
 	pending []Result
 	stats   Stats
@@ -81,7 +84,7 @@ type Engine struct {
 	changedAt time.Duration
 }
 
-// New makes an engine without targets.
+// New returns an engine without targets.
 func New(o Options) (*Engine, error) {
 	e := &Engine{
 		options: o, begin: o.Clock.Now(), table: newTable(), closing: make(chan struct{}),
@@ -104,12 +107,15 @@ func New(o Options) (*Engine, error) {
 	return e, nil
 }
 
-// now is the time since the engine was made.
+// now returns the time since the engine was made.
 func (e *Engine) now() time.Duration { return e.options.Clock.Now().Sub(e.begin) }
 
-// Set makes the probed targets equal to the wanted ones. New ones are asked at once, gone ones no longer reported soon after.
-// A target that no means takes is none's fault here: it has void results that say why, one now and one after each later change,
-// and is offered to the means again every offerAgain, and when it is set again. An error: the engine is closed, or a target has no check.
+// Set makes the probed targets equal to want. New targets are probed immediately. Removed ones are
+// no longer reported soon after.
+//
+// A target that no prober accepts is no error. It gets void results with the reason, one now and
+// one after each later change. It is offered to the probers again every offerAgain, and when it is
+// set again. Set returns an error if the engine is closed or a target has no check.
 func (e *Engine) Set(want []Target) error {
 	e.changing.Lock()
 	defer e.changing.Unlock()
@@ -136,22 +142,23 @@ func (e *Engine) Set(want []Target) error {
 	return e.change(want, len(wanted)-stay, gone, false)
 }
 
-// Change probes more targets, and others no more, as Set does. What it costs is by these alone.
+// Change starts and stops the given targets as Set does. Its cost depends on these targets only.
 func (e *Engine) Change(start, stop []Target) error {
 	e.changing.Lock()
 	defer e.changing.Unlock()
 	return e.change(start, len(start), stop, false)
 }
 
-// Resume probes more targets, of which it is known from before how they are, as after a restart of the agent: their first probes
-// are spread over their intervals. A Set that follows leaves them so.
+// Resume starts targets whose health is known from before, as after a restart of the agent. Their
+// first probes are spread over their intervals. A later Set does not change that.
 func (e *Engine) Resume(known []Target) error {
 	e.changing.Lock()
 	defer e.changing.Unlock()
 	return e.change(known, len(known), nil, true)
 }
 
-// change stops and starts targets, `fresh` of which are not probed yet, or fewer, in steps; changing is held.
+// change stops and starts targets in steps. At most fresh of those to start are not probed yet.
+// changing is held.
 func (e *Engine) change(start []Target, fresh int, stop []Target, known bool) error {
 	e.mu.Lock()
 	e.changedAt = e.now()
@@ -189,7 +196,7 @@ func (e *Engine) stop(targets []Target) {
 		} else {
 			e.stats.Unaskable--
 		}
-		// Before the next is looked up, which may be the same one.
+		// Leave before the next lookup, because the next target may be the same one.
 		e.table.leave(id)
 	}
 	e.mu.Unlock()
@@ -201,7 +208,7 @@ func (e *Engine) stop(targets []Target) {
 	e.moves = gone[:0]
 }
 
-// start begins to probe those of the targets that are not probed.
+// start begins to probe those targets that are not probed yet.
 func (e *Engine) start(targets []Target, known bool) error {
 	e.asking.Lock()
 	defer e.asking.Unlock()
@@ -233,13 +240,15 @@ func (e *Engine) start(targets []Target, known bool) error {
 	return nil
 }
 
-// find gives a target to the first means that takes it; full is what one before it said that has no room. A target with a tunnel that no means takes
-// is given to sockets without it: a backend that is checked on its own address is better than one of which nothing is known. asking is held.
+// find returns the first prober that accepts a target. full is the error of an earlier one that had
+// no room. A target with a tunnel that no prober accepts is given to sockets without the tunnel,
+// because a check of the backend's own address is better than none. asking is held.
 func (e *Engine) find(id uint32, t Target, packetsFailed bool) (means int, full, why error) {
 	if err := t.validate(); err != nil {
 		return 0, nil, err
 	}
-	packets := false // why is of packets, which ask directly only what sockets ask too
+	// why is from packets, which probe directly only the targets that sockets can probe too
+	packets := false
 	for _, i := range candidates(e.options.Means, t.Check.Value().Engine, packetsFailed) {
 		err := e.askers[i].Add(id, t)
 		if err == nil {
@@ -248,7 +257,8 @@ func (e *Engine) find(id uint32, t Target, packetsFailed bool) (means int, full,
 		if errors.Is(err, ErrCrowded) {
 			full = err
 		}
-		// The one that could, but for this, knows best.
+		// Prefer the error of a prober that supports the target otherwise, because it is the most
+		// specific.
 		if why == nil || packets || errors.Is(why, errors.ErrUnsupported) {
 			why, packets = err, e.options.Means[i].Packets && !t.tunnelled()
 		}
@@ -266,7 +276,8 @@ func (e *Engine) find(id uint32, t Target, packetsFailed bool) (means int, full,
 	return 0, full, why
 }
 
-// countLocked counts a rule that a means asks from now on (n 1), or no more (-1). mu is held.
+// countLocked adds n to the targets of a prober: 1 when it begins to probe the target, -1 when it
+// stops. mu is held.
 func (e *Engine) countLocked(id uint32, means, n int) {
 	e.stats.Means[means].Targets += n
 	if !e.options.Means[means].Packets && e.table.rules[id].odd && e.table.odd[id].tunnelled() {
@@ -274,7 +285,7 @@ func (e *Engine) countLocked(id uint32, means, n int) {
 	}
 }
 
-// Stats is what the engine has done.
+// Stats returns a snapshot of the engine's counters.
 func (e *Engine) Stats() Stats {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -294,7 +305,7 @@ func (e *Engine) Stats() Stats {
 	return s
 }
 
-// Close ends all probes and waits for them. Nothing is reported after it returned.
+// Close stops all probes and waits for them. Nothing is reported after it returned.
 func (e *Engine) Close() {
 	e.mu.Lock()
 	closed := e.closed

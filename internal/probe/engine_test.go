@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// TestNumbersAreUsedAgainAfterTheirAnswer: the asker watches; targets come and go while they are asked.
+// TestNumbersAreUsedAgainAfterTheirAnswer changes targets during their probes. The prober checks
+// that no number is reused before its answer.
 func TestNumbersAreUsedAgainAfterTheirAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		packets, sockets := &asker{answer: after(Unsure, 300*time.Millisecond)}, &asker{answer: after(Good, 300*time.Millisecond)}
@@ -42,8 +43,9 @@ func TestNumbersAreUsedAgainAfterTheirAnswer(t *testing.T) {
 	})
 }
 
-// TestStoppedMachineBlamesNobody: probes that were under way while the agent was stopped came to an end without its part of the
-// conversation. They say nothing of servers, unless good, and are made again soon.
+// TestStoppedMachineBlamesNobody checks probes that were pending while the agent was stopped. Their
+// bad results are void, because the agent's own packets were late too, and they are repeated soon.
+// Good ones count.
 func TestStoppedMachineBlamesNobody(t *testing.T) {
 	for _, c := range []struct {
 		verdict Verdict
@@ -75,7 +77,7 @@ func TestStoppedMachineBlamesNobody(t *testing.T) {
 	}
 }
 
-// TestStopOfOneTwice: a target that is named twice among those to stop ends once.
+// TestStopOfOneTwice checks that a target listed twice among those to stop ends once.
 func TestStopOfOneTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &asker{answer: after(Good, time.Millisecond)}

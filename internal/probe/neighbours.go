@@ -5,12 +5,13 @@ import (
 	"time"
 )
 
-// maxNeighbours is how many rules are planned together at most.
+// maxNeighbours bounds how many targets are planned together.
 const maxNeighbours = 32
 
-// neighbours are how many rules with consecutive numbers are planned together: half of those that are due in one tick anyway, a power
-// of two. What is known of them lies together in memory, here, in askers and in the tables of programs: of many rules most is in no
-// cache when they are asked.
+// neighbours returns how many targets with consecutive numbers are planned together: half of those
+// that are due in one tick anyway, rounded down to a power of two. The data of neighbours is
+// adjacent in memory, here, in probers and in the tables of BPF programs. That matters because with
+// many targets most of their data is in no cache when they are probed.
 func neighbours(rules int, interval time.Duration) uint32 {
 	due := uint64(rules) * uint64(tick) / uint64(max(interval, tick))
 	if due < 4 {
@@ -19,7 +20,8 @@ func neighbours(rules int, interval time.Duration) uint32 {
 	return uint32(min(uint64(1)<<(bits.Len64(due/2)-1), maxNeighbours))
 }
 
-// drawLocked is a random number in [0, 1) for the next plan of a rule: the same for all neighbours that were planned for the same time.
+// drawLocked returns a random number in [0, 1) for the next plan of a target: the same for all
+// neighbours that were planned for the same time. mu is held.
 func (e *Engine) drawLocked(id uint32) float64 {
 	r := &e.table.rules[id]
 	n := neighbours(max(len(e.table.rules)-len(e.table.unused), e.table.expected), e.table.pace(id).interval)

@@ -11,7 +11,8 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// TestNeighboursAreFewOfATick: together are no more than are due in a tick anyway, and few rules are planned one by one.
+// TestNeighboursAreFewOfATick checks that no more targets are planned together than are due in a
+// tick anyway, and not many fewer.
 func TestNeighboursAreFewOfATick(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rules := rapid.IntRange(0, 1<<18).Draw(t, "rules")
@@ -27,8 +28,8 @@ func TestNeighboursAreFewOfATick(t *testing.T) {
 	})
 }
 
-// TestNeighboursStayTogether: rules with consecutive numbers have the same plan, again and again, and the plans of all spread over the
-// interval.
+// TestNeighboursStayTogether checks that targets with consecutive numbers keep the same plan, and
+// that all plans spread over the interval.
 func TestNeighboursStayTogether(t *testing.T) {
 	const rules, interval = 1 << 17, 4 * time.Second
 	check := lb.Check{Kind: lb.CheckTCP, Interval: interval, Timeout: time.Second, Jitter: 10}

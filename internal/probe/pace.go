@@ -8,16 +8,18 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// voidRetry is the longest that is waited after a probe that this machine could not make.
+// voidRetry is the longest wait after a probe that this machine could not make.
 const voidRetry = time.Second
 
-// slept is how late a probe that became due may be noticed before the machine counts as one that was stopped.
+// slept is how late a due probe may be noticed before the machine counts as suspended in between.
 const slept = 10 * time.Second
 
-// stalled is the least time by which an answer is noticed after its timeout for it to tell of this machine, not of the server.
+// stalled is the least delay of an answer past its timeout that is attributed to this machine, not
+// to the server.
 const stalled = time.Second
 
-// pace is when a check is asked, and by whom: what the schedule needs of an lb.Check, once for all targets with it.
+// pace is the schedule and engine of a check: the fields of an lb.Check that the schedule needs,
+// once for all targets with it.
 type pace struct {
 	check unique.Handle[lb.Check]
 
@@ -26,8 +28,8 @@ type pace struct {
 	jitter     float64 // share of the interval, to either side
 	rise, fall uint32
 	engine     string
-	kind       int // of its check, in Stats.Kinds
-	targets    int // that have it
+	kind       int // index of its check in Stats.Kinds
+	targets    int // number of targets with it
 }
 
 func paceOf(c *lb.Check) *pace {
@@ -38,7 +40,7 @@ func paceOf(c *lb.Check) *pace {
 	return p
 }
 
-// paces are those by number, from 1 up, and by check. A number is used again when no target has it.
+// paces holds paces by number, from 1 up, and by check. A number is reused when no target has it.
 type paces struct {
 	list   []*pace
 	unused []uint32
@@ -49,7 +51,7 @@ func newPaces() paces {
 	return paces{list: make([]*pace, 1), known: map[unique.Handle[lb.Check]]uint32{}}
 }
 
-// hold counts one target more.
+// hold returns the number of a check's pace and counts one more target.
 func (p *paces) hold(check unique.Handle[lb.Check]) uint32 {
 	n, ok := p.known[check]
 	if !ok {
@@ -75,14 +77,14 @@ func (p *paces) release(n uint32) {
 	}
 }
 
-// run is what the latest results of a target say, for a check with Fast. The zero value is one that nobody asked: it counts as
-// good, so that a first bad result is looked into fast.
+// run summarizes the latest results of a target, for a check with Fast. The zero value is a target
+// that was never probed. It counts as good, so that a first bad result is followed by fast probes.
 type run struct {
-	dead bool   // what results settled on
-	odd  uint16 // how many in a row say otherwise
+	dead bool   // the settled state
+	odd  uint16 // contradicting results in a row
 }
 
-// settle takes a result in.
+// settle applies a result.
 func (r *run) settle(p *pace, good bool) {
 	if p.fast == 0 || good != r.dead {
 		r.odd = 0
@@ -100,9 +102,10 @@ func (r *run) settle(p *pace, good bool) {
 	}
 }
 
-// after is when the next probe is planned, after one that was planned and answered at these times. It follows from the plan, so that
-// load and slow answers do not shift the schedule; a plan that has passed is asked for at once. missed are the probes that it is too
-// late for: more than an interval late. first: this was the first one. random is uniform in [0, 1).
+// after returns when the next probe is planned, given the plan and the answer time of the last. It
+// adds to the plan, so that load and slow answers do not shift the schedule. A plan in the past is
+// probed immediately. missed counts the probes that are skipped because they are more than an
+// interval late. first: this was the first probe. random is uniform in [0, 1).
 func (p *pace) after(planned, answered time.Duration, r run, first, void bool, random float64) (plan time.Duration, missed uint64) {
 	switch {
 	case void:
@@ -121,12 +124,14 @@ func (p *pace) after(planned, answered time.Duration, r run, first, void bool, r
 	return plan, missed
 }
 
-// stoodStill tells whether a bad answer that took so long is none: who asks ends a probe at its timeout, unless this machine, or the
-// agent, was stopped. Then its own part of the conversation came too late, too.
+// stoodStill reports whether a bad answer that took this long is void. A prober ends a probe at its
+// timeout, unless this machine or the agent was stopped. Then the prober's own packets were late
+// too.
 func (p *pace) stoodStill(took time.Duration) bool { return took-p.timeout >= max(p.timeout, stalled) }
 
-// waken is the plan of a probe that becomes due now: its own, or when the machine was stopped since, the next of the same rhythm
-// after now. So a machine that wakes does not ask everything at once.
+// waken returns the plan of a probe that becomes due now: its own or, if the machine was suspended
+// since, the next time of the same rhythm after now. So a machine that wakes does not probe
+// everything immediately.
 func (p *pace) waken(planned, now time.Duration) (plan time.Duration, missed uint64) {
 	late := now - planned
 	if late < slept || late < p.interval {
@@ -136,7 +141,7 @@ func (p *pace) waken(planned, now time.Duration) (plan time.Duration, missed uin
 	return planned + time.Duration(missed)*p.interval, missed
 }
 
-// spread varies a distance by a share of it to either side.
+// spread varies d by a share of it to either side.
 func spread(d time.Duration, share, random float64) time.Duration {
 	return time.Duration(float64(d) * (1 + share*(2*random-1)))
 }

@@ -9,8 +9,9 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// TestPlansDoNotDrift: whatever answers take, probes stay as near to multiples of the interval as their jitter allows, none is
-// planned before its time, and one that is late is asked for within an interval.
+// TestPlansDoNotDrift checks, for any answer times, that probes stay as near to multiples of the
+// interval as their jitter allows, that none is planned early, and that a late one is due within an
+// interval.
 func TestPlansDoNotDrift(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		interval := time.Duration(rapid.Int64Range(100, 3_600_000).Draw(t, "interval")) * time.Millisecond
@@ -36,7 +37,8 @@ func TestPlansDoNotDrift(t *testing.T) {
 	})
 }
 
-// TestRunIsNaive: fast as long as the results since the last settled verdict contradict it.
+// TestRunIsNaive checks that probes are fast while the results since the last settled state
+// contradict it.
 func TestRunIsNaive(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := lb.Check{Interval: time.Minute, Fast: time.Second, Rise: rapid.Uint32Range(1, 4).Draw(t, "rise"), Fall: rapid.Uint32Range(1, 4).Draw(t, "fall")}
@@ -63,7 +65,8 @@ func TestRunIsNaive(t *testing.T) {
 	})
 }
 
-// TestSleepersDoNotStorm: a machine that was stopped goes on in the rhythm of each target; a short stop is made up for at once.
+// TestSleepersDoNotStorm checks that a suspended machine continues in the rhythm of each target,
+// and that a short stop is made up for immediately.
 func TestSleepersDoNotStorm(t *testing.T) {
 	p := paceOf(&lb.Check{Interval: 5 * time.Second})
 	for _, c := range []struct {

@@ -6,10 +6,11 @@ import (
 	"github.com/shuntlb/shunt/internal/notify"
 )
 
-// AskedDirectly ends the words of a result of a check through the tunnel that a socket got at the backend's own address.
+// AskedDirectly is the suffix of Result.Words for a check through the tunnel that a socket made to
+// the backend's own address.
 const AskedDirectly = ", asked directly"
 
-// answered takes answers of a means in.
+// answered applies the answers of a prober.
 func (e *Engine) answered(means int, answers []Answer) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -28,7 +29,7 @@ func (e *Engine) answered(means int, answers []Answer) {
 	}
 }
 
-// outLocked is how many answers are missing.
+// outLocked returns how many answers are missing. mu is held.
 func (e *Engine) outLocked() (n int) {
 	for i := range e.stats.Means {
 		n += e.stats.Means[i].Out
@@ -49,7 +50,7 @@ func (e *Engine) answerLocked(means int, a *Answer, now time.Duration) {
 		e.table.release(a.ID)
 		return
 	}
-	// A probe that waited in its means began later than it was handed over.
+	// A probe that waited in its prober began later than it was handed over.
 	began := max(r.handed, now-a.Took)
 	if late := began - r.plan; !r.fresh {
 		e.stats.Start.observe(late)
@@ -92,7 +93,7 @@ func (e *Engine) answerLocked(means int, a *Answer, now time.Duration) {
 	e.againLocked(a.ID, now, void)
 }
 
-// againLocked plans the next probe of a rule that was asked.
+// againLocked plans the next probe of a target that was probed. mu is held.
 func (e *Engine) againLocked(id uint32, now time.Duration, void bool) {
 	r := &e.table.rules[id]
 	plan, missed := e.table.pace(id).after(r.plan, now, r.run, r.fresh, void, e.drawLocked(id))
@@ -111,17 +112,18 @@ func (e *Engine) againLocked(id uint32, now time.Duration, void bool) {
 	}
 }
 
-// resultLocked queues a result for the report.
+// resultLocked queues a result for the report. mu is held.
 func (e *Engine) resultLocked(r Result) {
 	if e.pending = append(e.pending, r); len(e.pending) == 1 {
 		notify.Send(e.some)
 	}
 }
 
-// maxKept is how many results' memory is used again; more come at once only now and then.
+// maxKept bounds the capacity of the result buffer that is reused. Larger batches are rare.
 const maxKept = 4096
 
-// report hands results over until the engine is closed: those that come within collect of the first, or until no answer is missing.
+// report delivers results in batches until the engine is closed. A batch holds the results that
+// arrive within collect of the first, or until no answer is missing.
 func (e *Engine) report() {
 	var batch []Result
 	for {

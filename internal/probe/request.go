@@ -9,8 +9,9 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// Request is the HTTP/1.1 request of a check as it is sent (RFC 9112), in two parts: the value of the Host header goes between them,
-// when the check does not name one, as AppendHost has it; else it is all before.
+// Request returns the HTTP/1.1 request of a check as it is sent (RFC 9112), in two parts. If the
+// check names no Host, the value of the Host header, as AppendHost formats it, goes between them.
+// Otherwise before is the whole request.
 func Request(c *lb.Check) (before, after string, err error) {
 	u, err := url.ParseRequestURI(c.Path)
 	if err != nil {
@@ -41,7 +42,7 @@ func Request(c *lb.Check) (before, after string, err error) {
 	return head, tail.String(), nil
 }
 
-// AppendHost appends what the Host header says of an address.
+// AppendHost appends the Host header's value for an address.
 func AppendHost(to []byte, a netip.AddrPort) []byte {
 	return netip.AddrPortFrom(a.Addr().WithZone(""), a.Port()).AppendTo(to)
 }

@@ -12,13 +12,13 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// asker is one that says what it is told to. It fails the test when it is asked what no Asker may be.
+// asker is a scripted Asker. It fails the test if the engine violates the contract of Asker.
 type asker struct {
 	t        *testing.T
 	answered func([]Answer)
-	// takes tells whether it can ask a target; nil: all.
+	// takes returns an error for targets that Add is to refuse; nil: accept all.
 	takes func(Target) error
-	// answer is what it says, after a while; nil: nothing, until say.
+	// answer returns the answer to a probe and its delay; nil: no answer, until say is called.
 	answer func(Target) (Answer, time.Duration)
 
 	mu      sync.Mutex
@@ -28,7 +28,7 @@ type asker struct {
 	closed  bool
 }
 
-// asked is a probe: when since the test began, and of what.
+// asked is one probe: its time since the test began, and its target.
 type asked struct {
 	at     time.Duration
 	target Target
@@ -81,7 +81,7 @@ func (a *asker) Ask(ids []uint32) {
 	}
 }
 
-// say answers.
+// say delivers an answer.
 func (a *asker) say(id uint32, answer Answer) {
 	a.mu.Lock()
 	answer.ID = id
@@ -104,21 +104,21 @@ func (a *asker) Close() error {
 	return nil
 }
 
-// says changes what it answers.
+// says changes answer.
 func (a *asker) says(answer func(Target) (Answer, time.Duration)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.answer = answer
 }
 
-// known is how many targets it has.
+// known returns how many targets it has.
 func (a *asker) known() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return len(a.targets)
 }
 
-// take returns what was asked since it was called last.
+// take returns the probes since the last call.
 func (a *asker) take() []asked {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -127,7 +127,7 @@ func (a *asker) take() []asked {
 	return out
 }
 
-// rig is an engine with askers that are fakes.
+// rig is an engine with scripted probers.
 type rig struct {
 	*Engine
 	askers  []*asker
@@ -144,7 +144,7 @@ func (r *rig) report(results []Result) {
 	r.batches = append(r.batches, len(results))
 }
 
-// take returns what was reported since it was called last.
+// take returns the results since the last call.
 func (r *rig) take() []Result {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -153,7 +153,7 @@ func (r *rig) take() []Result {
 	return out
 }
 
-// newRig makes an engine in a bubble, with a packet asker first when there are two.
+// newRig returns an engine in a synctest bubble, with a packet prober first if there are two.
 func newRig(t *testing.T, askers ...*asker) *rig {
 	t.Helper()
 	epoch = time.Now()
@@ -175,7 +175,7 @@ func newRig(t *testing.T, askers ...*asker) *rig {
 	return r
 }
 
-// after is an answer that comes so late.
+// after returns an answer that arrives after d.
 func after(v Verdict, d time.Duration) func(Target) (Answer, time.Duration) {
 	return func(Target) (Answer, time.Duration) { return Answer{Verdict: v, Words: fmt.Sprint("verdict ", v)}, d }
 }
@@ -190,7 +190,7 @@ func checkOf(change func(*lb.Check)) lb.Check {
 	return c
 }
 
-// targetsOf are n targets of a check.
+// targetsOf returns n targets of a check.
 func targetsOf(n int, c lb.Check) []Target {
 	out := make([]Target, n)
 	for i := range out {
@@ -199,7 +199,7 @@ func targetsOf(n int, c lb.Check) []Target {
 	return out
 }
 
-// pass lets time pass.
+// pass lets d pass.
 func pass(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
@@ -213,7 +213,7 @@ func set(t *testing.T, e *Engine, targets []Target) {
 	synctest.Wait()
 }
 
-// onTick compares times of probes with a plan, to a tick.
+// onTick checks that probes began when planned, up to two ticks late.
 func onTick(t *testing.T, got []asked, want ...time.Duration) {
 	t.Helper()
 	var times []time.Duration

@@ -9,23 +9,24 @@ import (
 	"github.com/shuntlb/shunt/internal/probe/wheel"
 )
 
-// state is where a rule is between two probes.
+// state is the state of a target between two probes.
 type state uint8
 
 const (
 	free    state = iota
 	waiting       // in the wheel
 	queued        // due
-	out           // asked, the answer has not come
-	unsure        // the answer was Unsure: another means has to ask
+	out           // handed to a prober, no answer yet
+	unsure        // the answer was Unsure: another prober has to probe
 )
 
-// rule is a target with its place in the schedule. Its index in the table is the number that askers know it by. Times are since the
-// engine was made. It has no pointers: there are many rules.
+// rule is a target with its place in the schedule. Its index in the table is its number in the
+// probers. Times are since the engine was made. It has no pointers, because there are many targets.
 type rule struct {
-	// plan is when the next probe is to begin, or the one that is out was; handed when an asker got it.
+	// plan is when the next probe is to begin, or when the pending one was to begin; handed is when
+	// a prober got it.
 	plan, handed time.Duration
-	// address, port and is4 are its target's, of which table.odd has all that is odd.
+	// address, port and is4 are those of its target. If odd is set, table.odd has the whole target.
 	address [16]byte
 	pace    uint32 // in table.paces, 0: the number is free
 	// sockets is the second until which packets are not tried; 0: they may be.
@@ -35,15 +36,16 @@ type rule struct {
 	is4     bool
 	odd     bool
 	state   state
-	means   int8 // who asks; nobody
-	// gone: nobody wants it any more; the number is free once the state comes round. fresh: it was not asked yet.
+	means   int8 // index of its prober; -1: none
+	// gone: the target is no longer wanted; the number is freed when its state next changes. fresh:
+	// it was never probed.
 	gone, fresh bool
 }
 
-// maxSpare is for how many numbers an empty queue keeps its memory.
+// maxSpare is the largest capacity, in numbers, that an empty queue keeps.
 const maxSpare = 4096
 
-// queue is numbers in the order they came.
+// queue is a FIFO of numbers.
 type queue struct {
 	ids  []uint32
 	head int
@@ -65,20 +67,22 @@ func (q *queue) pop() uint32 {
 	return id
 }
 
-// table is the rules and where each is. It has no lock, no clock, and knows no asker.
+// table holds the targets and their states. It has no lock and no clock, and calls no prober.
 type table struct {
 	rules    []rule
 	unused   []uint32
-	byTarget index.Index // of those that are wanted
+	byTarget index.Index // wanted targets only
 	seed     maphash.Seed
-	// expected is how many rules there will be at least; salt makes neighbours' plans this engine's own.
+	// expected is how many targets there will be at least. salt makes the plans of neighbours
+	// differ between engines.
 	expected int
 	salt     uint64
 	paces    paces
-	// odd are the targets of rules that are more than a check and an address: through tunnels, or in a zone.
+	// odd holds the targets that are more than a check and an address: through tunnels, or in a
+	// zone.
 	odd map[uint32]Target
-	// wheel has those that wait, in ticks. due and first are those that are to be asked: planned ones, and those that never were,
-	// which come after.
+	// wheel holds the waiting targets, in ticks. due and first are the targets to be probed:
+	// planned ones, and those that were never probed, which come after.
 	wheel      *wheel.Wheel
 	due, first queue
 	crowd      crowd
@@ -90,7 +94,7 @@ func newTable() *table {
 	return t
 }
 
-// target is that of a rule.
+// target returns the target with a number.
 func (t *table) target(id uint32) Target {
 	r := &t.rules[id]
 	if r.odd {
@@ -103,10 +107,11 @@ func (t *table) target(id uint32) Target {
 	return Target{Check: t.pace(id).check, Address: netip.AddrPortFrom(a, r.port)}
 }
 
-// pace is when a rule is asked.
+// pace returns the schedule of a target.
 func (t *table) pace(id uint32) *pace { return t.paces.list[t.rules[id].pace] }
 
-// expect makes room for so many rules in all: just so much for many at once, some more for a few.
+// expect makes room for n targets in all: exactly n if n is large, an eighth more than now if n is
+// small.
 func (t *table) expect(n int) {
 	if t.expected = n; n > cap(t.rules) {
 		t.rules = append(make([]rule, 0, max(n, cap(t.rules)+cap(t.rules)/8)), t.rules...)
@@ -115,12 +120,12 @@ func (t *table) expect(n int) {
 	t.wheel.Expect(n)
 }
 
-// find is the number of a target; false: nobody wants it.
+// find returns the number of a target; false: it is not wanted.
 func (t *table) find(target Target) (uint32, bool) {
 	return t.byTarget.Find(maphash.Comparable(t.seed, target), func(id uint32) bool { return t.target(id) == target })
 }
 
-// add makes a rule, which is nowhere yet.
+// add adds a target, which is in no queue yet, and returns its number.
 func (t *table) add(target Target) uint32 {
 	var id uint32
 	if n := len(t.unused); n > 0 {
@@ -138,7 +143,8 @@ func (t *table) add(target Target) uint32 {
 	return id
 }
 
-// leave makes a rule one that nobody wants. Its number is free at once, or when it comes round.
+// leave marks a target as no longer wanted. Its number is freed immediately, or when its state next
+// changes.
 func (t *table) leave(id uint32) {
 	r := &t.rules[id]
 	t.byTarget.Remove(id)
@@ -160,19 +166,20 @@ func (t *table) release(id uint32) {
 	t.unused = append(t.unused, id)
 }
 
-// wait puts a rule into the wheel, to fire at its plan.
+// wait puts a target into the wheel, to fire at its plan.
 func (t *table) wait(id uint32) {
 	t.rules[id].state = waiting
 	t.wheel.Add(id, uint64((t.rules[id].plan+tick-1)/tick))
 }
 
-// queueFirst puts a new rule among those that were never asked.
+// queueFirst queues a new target with those that were never probed.
 func (t *table) queueFirst(id uint32) {
 	t.rules[id].state = queued
 	t.first.push(id)
 }
 
-// fire queues what is due at a time, and returns how many probes it is too late for.
+// fire queues the targets due at now. It returns the number of probes skipped because it is too
+// late for them.
 func (t *table) fire(now time.Duration) (missed uint64) {
 	t.wheel.Advance(uint64(now/tick), func(id uint32, _ uint64) {
 		r := &t.rules[id]
@@ -193,7 +200,7 @@ func (t *table) fire(now time.Duration) (missed uint64) {
 	return missed
 }
 
-// pop takes the next number out of a queue; false: nobody wants it any more.
+// pop takes the next number out of a queue; false: it is no longer wanted, and was freed.
 func (t *table) pop(q *queue) (uint32, bool) {
 	id := q.pop()
 	if t.rules[id].gone {

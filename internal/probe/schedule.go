@@ -2,7 +2,7 @@ package probe
 
 import "time"
 
-// schedule asks what is due until the engine is closed.
+// schedule starts due probes until the engine is closed.
 func (e *Engine) schedule() {
 	for {
 		e.step()
@@ -22,7 +22,7 @@ func (e *Engine) schedule() {
 	}
 }
 
-// untilNext is how long the schedule may sleep; below 0: until it is poked. mu is held.
+// untilNext returns how long the schedule may sleep; below 0: until it is poked. mu is held.
 func (e *Engine) untilNext() time.Duration {
 	now := e.now()
 	e.wakes = 0
@@ -39,7 +39,8 @@ func (e *Engine) untilNext() time.Duration {
 	return max(e.wakes-now, 0)
 }
 
-// step asks what is due, up to what one tick may, and what another means was unsure of.
+// step starts due probes, up to the limit of one tick, and moves targets that their prober could
+// not decide.
 func (e *Engine) step() {
 	e.asking.Lock()
 	defer e.asking.Unlock()
@@ -80,7 +81,7 @@ func (e *Engine) step() {
 	e.moves = moves[:0]
 }
 
-// nextLocked is the next to be asked.
+// nextLocked returns the next target to be probed. mu is held.
 func (e *Engine) nextLocked() (id uint32, some bool) {
 	t := e.table
 	for t.due.len() > 0 {
@@ -99,7 +100,7 @@ func (e *Engine) nextLocked() (id uint32, some bool) {
 	return 0, false
 }
 
-// handLocked puts a rule into the batch of its means.
+// handLocked puts a target into the batch of its prober. mu is held.
 func (e *Engine) handLocked(id uint32, now time.Duration) {
 	r := &e.table.rules[id]
 	r.state, r.handed = out, now
@@ -109,8 +110,8 @@ func (e *Engine) handLocked(id uint32, now time.Duration) {
 	e.batches[r.means] = append(e.batches[r.means], id)
 }
 
-// move gives a rule to other means and has it asked: to sockets one that packets could not decide, and back when these rested.
-// asking is held.
+// move gives a target to another prober and has it probed: to sockets if packets could not decide,
+// back to packets when PacketsRest is over. asking is held.
 func (e *Engine) move(id uint32, now time.Duration) {
 	e.mu.Lock()
 	r := &e.table.rules[id]
@@ -135,7 +136,7 @@ func (e *Engine) move(id uint32, now time.Duration) {
 	e.askers[old].Remove(id)
 	means, full, err := e.find(id, target, failed)
 	if err != nil {
-		// What took it once may do so again.
+		// Its own prober accepted it once and has to accept it again.
 		means = old
 		if target.tunnelled() && !e.options.Means[old].Packets {
 			target = target.Direct()
@@ -155,7 +156,7 @@ func (e *Engine) move(id uint32, now time.Duration) {
 	case failed:
 		r.sockets = afterRest(now)
 		if target.tunnelled() && !e.table.crowd.has(id) {
-			// Sockets ask only what the answer meant. The next probe asks again whether the tunnel leads there.
+			// Sockets only interpret this one answer. The next probe checks the tunnel again.
 			r.sockets = 1
 		}
 		e.handLocked(id, now)
@@ -165,14 +166,14 @@ func (e *Engine) move(id uint32, now time.Duration) {
 	}
 }
 
-// giveUp makes a rule void that nobody is sure of.
+// giveUp reports a void result for a target that no prober could decide.
 func (e *Engine) giveUp(id uint32, now time.Duration) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.voidLocked(id, now)
 }
 
-// voidLocked makes the result of a rule that no means could decide.
+// voidLocked queues a void result for a target that no prober could decide. mu is held.
 func (e *Engine) voidLocked(id uint32, now time.Duration) {
 	r := &e.table.rules[id]
 	e.stats.Kinds[e.table.pace(id).kind].Void++

@@ -9,7 +9,8 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// TestScheduleKeepsToItsPlan: at once, again within the interval, then once an interval, however long answers take.
+// TestScheduleKeepsToItsPlan checks that probes begin immediately, again within the interval, then
+// once an interval, however long answers take.
 func TestScheduleKeepsToItsPlan(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &asker{answer: after(Good, 77*time.Millisecond)}
@@ -35,7 +36,8 @@ func TestScheduleKeepsToItsPlan(t *testing.T) {
 	})
 }
 
-// TestNobodyIsAskedTwice: a target waits for its answer, is then asked at once, and its plan holds on.
+// TestNobodyIsAskedTwice checks that a target with a missing answer is not probed, that it is
+// probed immediately after the answer, and that its plan stays.
 func TestNobodyIsAskedTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &asker{}
@@ -54,7 +56,7 @@ func TestNobodyIsAskedTwice(t *testing.T) {
 	})
 }
 
-// TestVoidIsAskedAgainSoon.
+// TestVoidIsAskedAgainSoon checks that a void probe is repeated within a second.
 func TestVoidIsAskedAgainSoon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &asker{answer: after(Void, 0)}
@@ -69,7 +71,7 @@ func TestVoidIsAskedAgainSoon(t *testing.T) {
 	})
 }
 
-// TestFastWhileResultsChange: until rise or fall results in a row agree.
+// TestFastWhileResultsChange checks fast probes until rise or fall results in a row agree.
 func TestFastWhileResultsChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &asker{answer: after(Good, 0)}
@@ -87,12 +89,13 @@ func TestFastWhileResultsChange(t *testing.T) {
 	})
 }
 
-// TestStartIsPaced: no tick begins more than it may, those that are due go first, and what was known before is spread.
+// TestStartIsPaced checks that no tick begins more than maxPerTick probes, and that Resume spreads
+// first probes over the interval.
 func TestStartIsPaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &asker{answer: after(Good, time.Millisecond)}
 		r := newRig(t, a)
-		// Long enough for nobody to have neighbours.
+		// The interval is so long that no target has neighbours.
 		c := checkOf(func(c *lb.Check) { c.Interval = 20 * time.Second })
 		targets := targetsOf(3*maxPerTick+10, c)
 		set(t, r.Engine, targets)
@@ -134,7 +137,8 @@ func TestStartIsPaced(t *testing.T) {
 	})
 }
 
-// TestManyAnswersAreOneReport: what comes together is reported together, and what is alone is not held back.
+// TestManyAnswersAreOneReport checks that results that arrive together are reported together, and
+// that a single one is not delayed.
 func TestManyAnswersAreOneReport(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &asker{answer: after(Bad, 500*time.Millisecond)}

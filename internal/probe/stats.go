@@ -7,7 +7,7 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// Bounds are the upper ends of a Histogram's buckets but the last, which has none.
+// Bounds are the upper ends of a Histogram's buckets except the last, which has none.
 var Bounds = [...]time.Duration{
 	100 * time.Microsecond, 250 * time.Microsecond, 500 * time.Microsecond, time.Millisecond, 2 * time.Millisecond, 3 * time.Millisecond,
 	5 * time.Millisecond, 10 * time.Millisecond, 15 * time.Millisecond, 20 * time.Millisecond, 30 * time.Millisecond, 50 * time.Millisecond,
@@ -16,7 +16,8 @@ var Bounds = [...]time.Duration{
 
 // Histogram counts durations.
 type Histogram struct {
-	// Counts are those up to each of Bounds, without those of the bucket before, and last those above all.
+	// Counts has the count of each bucket of Bounds, not cumulative, then that of the durations
+	// above all.
 	Counts [len(Bounds) + 1]uint64
 	Sum    time.Duration
 }
@@ -34,7 +35,8 @@ func (h *Histogram) observe(d time.Duration) {
 	h.Sum += max(d, 0)
 }
 
-// Quantile is a bound that the share q of what was counted does not pass; the largest there is for what lies above all.
+// Quantile returns the smallest of Bounds that at least the share q of the durations does not
+// exceed, or the largest bound if none is enough.
 func (h *Histogram) Quantile(q float64) time.Duration {
 	var all, seen uint64
 	for _, n := range h.Counts {
@@ -48,52 +50,56 @@ func (h *Histogram) Quantile(q float64) time.Duration {
 	return Bounds[len(Bounds)-1]
 }
 
-// Stats is what an Engine has done since it was made.
+// Stats holds the counters of an Engine since it was made.
 type Stats struct {
-	// Targets are probed; of these Queued wait to be asked and Out for their answer.
+	// Targets is the number of probed targets; Queued of them wait for a probe and Out for an
+	// answer.
 	Targets, Queued, Out int
-	// Unaskable are wanted beside these, and never asked: no means takes them. Why is what kept the latest of them from it.
+	// Unaskable counts wanted targets that are not in Targets, because no prober accepts them. Why
+	// is the reason for the latest of them.
 	Unaskable int
 	Why       string
-	// Crowded are those that packets had no room for (ErrCrowded): sockets ask them, or nobody.
+	// Crowded counts targets for which packets had no room (ErrCrowded). Sockets probe them, or no
+	// prober does.
 	Crowded int
-	// Direct are those with a tunnel that sockets ask without it.
+	// Direct counts targets with a tunnel that sockets probe without it.
 	Direct int
-	// Met is what the means met.
+	// Met is the sum of the probers' counters.
 	Met
-	// Good, Bad and Void are results. Unsure are answers of a means after which another was asked.
+	// Good, Bad and Void count results. Unsure counts answers after which another prober had to
+	// probe.
 	Good, Bad, Void, Unsure uint64
-	// Late are probes that began more than an interval late, or were left out for being so.
+	// Late counts probes that began more than an interval late, or were skipped for that.
 	Late uint64
 	// Start is how late planned probes began, Took how long good ones took.
 	Start, Took Histogram
-	// Kinds are the results by the kind of the check, in the order of lb.CheckKinds; last those of kinds that this version does not
-	// know.
+	// Kinds are the results by the kind of the check, in the order of lb.CheckKinds, then those of
+	// kinds that this version does not have.
 	Kinds []KindStats
-	// Means are the ways to ask, in the order of Options.
+	// Means are the probers, in the order of Options.
 	Means []MeansStats
 }
 
-// MeansStats is what one way to ask has to do.
+// MeansStats holds the counters of one prober.
 type MeansStats struct {
 	Name string
-	// Targets it asks now; Out of these wait for their answer.
+	// Targets is the number it probes now; Out of these wait for their answer.
 	Targets, Out int
-	// Asked are probes.
+	// Asked counts probes.
 	Asked uint64
 }
 
-// KindStats is what checks of one kind came to.
+// KindStats holds the results of checks of one kind.
 type KindStats struct {
-	// Name is the kind as it is written: "https".
+	// Name is the kind as in the configuration: "https".
 	Name string
-	// Good, Bad and Void are results.
+	// Good, Bad and Void count results.
 	Good, Bad, Void uint64
 	// Took is how long good ones took.
 	Took Histogram
 }
 
-// newKinds has no results yet.
+// newKinds returns the kinds without results.
 func newKinds() []KindStats {
 	out := make([]KindStats, len(lb.CheckKinds)+1)
 	for i, kind := range lb.CheckKinds {
@@ -103,7 +109,7 @@ func newKinds() []KindStats {
 	return out
 }
 
-// kindPlace is the place of a check's kind in Stats.Kinds.
+// kindPlace returns the index of a check's kind in Stats.Kinds.
 func kindPlace(c *lb.Check) int {
 	if at := slices.Index(lb.CheckKinds, c.KindText()); at >= 0 {
 		return at
@@ -111,7 +117,7 @@ func kindPlace(c *lb.Check) int {
 	return len(lb.CheckKinds)
 }
 
-// sumKinds makes the totals those of all kinds.
+// sumKinds adds the results of all kinds to the totals.
 func (s *Stats) sumKinds() {
 	for i := range s.Kinds {
 		k := &s.Kinds[i]
@@ -120,7 +126,7 @@ func (s *Stats) sumKinds() {
 	}
 }
 
-// add counts what another histogram counted.
+// add adds the counts of another histogram.
 func (h *Histogram) add(other *Histogram) {
 	for i, n := range other.Counts {
 		h.Counts[i] += n

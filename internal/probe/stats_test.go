@@ -9,8 +9,8 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// TestStatsByKind: results count by the kind of their check as it is written, void ones that nobody was asked for too, and the
-// totals are their sums.
+// TestStatsByKind checks that results, including void ones without a probe, are counted by the kind
+// of their check, and that the totals are their sums.
 func TestStatsByKind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &asker{answer: func(x Target) (Answer, time.Duration) {

@@ -8,8 +8,8 @@ import (
 	"github.com/shuntlb/shunt/internal/clock/clocktest"
 )
 
-// TestTheTimeOfDayMovesNothing: however it is set, targets are asked by the same plan, none is late or left out, and results are as far
-// apart as they were.
+// TestTheTimeOfDayMovesNothing checks that setting the time of day changes no plan: no probe is
+// late or skipped, and the distances between results stay.
 func TestTheTimeOfDayMovesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &asker{answer: after(Good, 30*time.Millisecond)}

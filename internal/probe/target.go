@@ -1,4 +1,4 @@
-// Package probe is the probing engine: it asks servers whether they serve.
+// Package probe is the probing engine: it probes servers to find out whether they serve.
 package probe
 
 import (
@@ -11,55 +11,59 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// Target is one thing to probe, and its own key: equal targets are probed once, however many endpoints want them.
+// Target is one thing to probe, and its own key: equal targets are probed once, however many
+// endpoints want them.
 type Target struct {
-	// Check is what is asked and how often. Rise, Fall and Initial are zero, but for Rise and Fall of one with Fast, which
-	// say for how long results change.
+	// Check is the kind and schedule of the probe. Rise, Fall and Initial are zero, except Rise and
+	// Fall of a check with Fast, because there they set for how long results count as changing.
 	Check   unique.Handle[lb.Check]
 	Address netip.AddrPort
-	// Tunnel is what the probe is sent through; zero: it goes straight to Address.
+	// Tunnel is the tunnel that the probe is sent through; zero: it is sent directly to Address.
 	Tunnel unique.Handle[Tunnel]
 }
 
-// Tunnel is the way of a probe that goes as the packets of clients do: to the VIP, in a tunnel to the member's host.
+// Tunnel is the path of a probe that travels like the packets of clients: to the VIP, in a tunnel
+// to the member's host.
 type Tunnel struct {
 	VNI uint32
 	VIP netip.AddrPort
-	// Outer is the tunnel's destination, Encap its form (lb.EncapIPIP or lb.EncapGUE), Member what GUE names.
+	// Outer is the tunnel's destination, Encap its form (lb.EncapIPIP or lb.EncapGUE), Member the
+	// member id in the GUE header.
 	Outer  netip.Addr
 	Encap  string
 	Member uint16
 }
 
-// Direct is the same check without the tunnel, for a socket: at the backend's address.
+// Direct returns the same check without the tunnel, for a socket, to the backend's address.
 func (t Target) Direct() Target {
 	c := t.Check.Value()
 	c.Through, c.Engine = lb.ThroughDirect, ""
 	return Target{Check: unique.Make(c), Address: t.Address}
 }
 
-// tunnelled tells whether it is probed through a tunnel.
+// tunnelled reports whether the target is probed through a tunnel.
 func (t Target) tunnelled() bool { return t.Tunnel != unique.Handle[Tunnel]{} }
 
-// Result is what one probe found.
+// Result is the result of one probe.
 type Result struct {
 	Target Target
 	Good   bool
-	// Void: this machine could not ask, which says nothing about the server.
+	// Void: this machine could not probe. The result carries no information about the server.
 	Void bool
-	// Unaskable, with Void: nothing on this machine can ask this target, and it is not asked.
+	// Unaskable, with Void: no prober on this machine supports this target, and it is not probed.
 	Unaskable bool
-	// Silent: nothing came back from the server or its machine, or a router said that they cannot be reached. A refusal or a bad
-	// answer is not silence: it shows that the way there and back works.
+	// Silent: no packet came back from the server or its machine, or a router reported them
+	// unreachable. A refusal or a bad answer is not silence, because it shows that the path works
+	// in both directions.
 	Silent bool
-	// Words says it to people: "status 503".
+	// Words is the reason as text: "status 503".
 	Words string
-	// At is when the probe began, Took how long it was until its verdict.
+	// At is when the probe began, Took the time until its verdict.
 	At   time.Time
 	Took time.Duration
 }
 
-// Of is what a check of a backend probes directly.
+// Of returns the target that a check of a backend probes directly.
 func Of(check lb.Check, dip netip.Addr, port uint16) Target {
 	address := addressOf(&check, dip, port)
 	if check.Fast == 0 {
@@ -69,12 +73,12 @@ func Of(check lb.Check, dip netip.Addr, port uint16) Target {
 	return Target{Check: unique.Make(check), Address: address}
 }
 
-// addressOf is where a check asks a backend.
+// addressOf returns the address that a check of a backend probes.
 func addressOf(check *lb.Check, dip netip.Addr, port uint16) netip.AddrPort {
 	return netip.AddrPortFrom(cmp.Or(check.Address, dip), cmp.Or(check.Port, port))
 }
 
-// Timeout bounds the whole probe.
+// Timeout returns the bound of the whole probe.
 func (t Target) Timeout() time.Duration { return t.Check.Value().Timeout }
 
 func (t Target) validate() error {

@@ -3,15 +3,16 @@ package probe
 import "time"
 
 const (
-	// nobody asks a rule: no means takes it.
+	// nobody is the prober of a target that no prober accepts.
 	nobody = -1
-	// offerAgain is the longest until means are offered a rule again that none took: there may be room, or a program, by then.
+	// offerAgain is the longest time until a target that no prober accepted is offered again: by
+	// then there may be room, or the external program.
 	offerAgain = 30 * time.Second
 )
 
-// offer offers a rule that nobody asks to the means, and begins to have it asked when one takes it: at once, or somewhere within
-// its interval when it is known how its target is. Else that is reported, if it was not since the last change or is wanted to be.
-// asking is held.
+// offer offers a target without a prober to the probers. If one accepts it, its first probe begins
+// immediately, or somewhere within its interval when its health is known. Otherwise offer reports a
+// void result if report is set or there was none since the last change. asking is held.
 func (e *Engine) offer(id uint32, t Target, now time.Duration, known, report bool) {
 	means, full, err := e.find(id, t, false)
 	e.mu.Lock()
@@ -34,7 +35,7 @@ func (e *Engine) offer(id uint32, t Target, now time.Duration, known, report boo
 	e.table.wait(id)
 }
 
-// takeLocked has a rule that nobody asked asked by a means.
+// takeLocked assigns a target without a prober to one. mu is held.
 func (e *Engine) takeLocked(id uint32, means int, now time.Duration, known bool) {
 	r := &e.table.rules[id]
 	if r.state == waiting {
@@ -44,7 +45,7 @@ func (e *Engine) takeLocked(id uint32, means int, now time.Duration, known bool)
 	e.stats.Unaskable--
 	e.countLocked(id, means, 1)
 	switch r.plan = now; {
-	case r.state == queued: // among those that are due
+	case r.state == queued: // already in the due queue
 	case known:
 		r.fresh = false
 		r.plan += time.Duration(e.drawLocked(id) * float64(e.table.pace(id).interval))

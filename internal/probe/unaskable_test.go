@@ -12,7 +12,7 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// starver is an asker that was short of something.
+// starver is a prober with fixed counters.
 type starver struct {
 	*asker
 	n uint64
@@ -22,8 +22,8 @@ func (s starver) Met() Met { return Met{Starved: s.n, Again: 1, Unproven: 2, Stu
 
 func kindOf(kind string) lb.Check { return checkOf(func(c *lb.Check) { c.Kind = kind }) }
 
-// TestUnaskableIsNeverAsked: what no means takes is told, once now and once after a change, keeps nothing else from being asked, and
-// is asked when a means takes it.
+// TestUnaskableIsNeverAsked checks a target that no prober accepts. It is reported once when set
+// and once after each change, delays no other target, and is probed once a prober accepts it.
 func TestUnaskableIsNeverAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var room atomic.Bool
@@ -35,7 +35,7 @@ func TestUnaskableIsNeverAsked(t *testing.T) {
 		}}
 		r := newRig(t, a)
 		fine, other := targetsOf(1, checkOf(nil))[0], Of(kindOf(lb.CheckExternal), netip.MustParseAddr("10.0.0.1"), 80)
-		// told are the results of other since it was called last, which have to be alike.
+		// told checks that the results of other since the last call are want in number and alike.
 		told := func(what string, want int, void bool) {
 			t.Helper()
 			n := 0
@@ -112,7 +112,8 @@ func TestUnaskableIsNeverAsked(t *testing.T) {
 	})
 }
 
-// TestManyUnaskable: those that are offered again are so in their turn, whatever else is changed then.
+// TestManyUnaskable checks that unsupported targets are offered again in their turn, even if the
+// targets change meanwhile.
 func TestManyUnaskable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var room atomic.Bool
@@ -124,12 +125,12 @@ func TestManyUnaskable(t *testing.T) {
 		}}
 		r := newRig(t, a)
 		r.mu.Lock()
-		r.random = func() float64 { return 0 } // all at once
+		r.random = func() float64 { return 0 } // all in the same tick
 		r.mu.Unlock()
 		const n = 3 * maxPerTick
 		all := targetsOf(n, checkOf(nil))
 		set(t, r.Engine, all)
-		pass(offerAgain/2 + tick) // some wait for their offer, which was due
+		pass(offerAgain/2 + tick) // the offers of some are due and still wait
 		room.Store(true)
 		set(t, r.Engine, all[1:])
 		pass(offerAgain)
@@ -139,7 +140,7 @@ func TestManyUnaskable(t *testing.T) {
 	})
 }
 
-// TestInvalidIsUnaskable: what cannot be is refused nobody else.
+// TestInvalidIsUnaskable checks that invalid targets do not affect valid ones.
 func TestInvalidIsUnaskable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, &asker{answer: after(Good, 0)})
@@ -159,7 +160,8 @@ func TestInvalidIsUnaskable(t *testing.T) {
 	})
 }
 
-// TestWhyIsOfWhomItConcerns: packets say why not where there is a tunnel, sockets where there is none.
+// TestWhyIsOfWhomItConcerns checks that the reason is that of packets for a target with a tunnel,
+// and that of sockets otherwise.
 func TestWhyIsOfWhomItConcerns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		no := func(words string, of error) func(Target) error {
@@ -182,7 +184,7 @@ func TestWhyIsOfWhomItConcerns(t *testing.T) {
 	})
 }
 
-// TestMetIsOfAllAskers.
+// TestMetIsOfAllAskers checks that Stats sums the counters of all probers.
 func TestMetIsOfAllAskers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, &asker{})

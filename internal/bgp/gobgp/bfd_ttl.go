@@ -12,17 +12,20 @@ import (
 )
 
 const (
-	// bfdPort is where BFD packets of one hop arrive (RFC 5881 section 4).
+	// bfdPort is the port of single-hop BFD (RFC 5881 section 4).
 	bfdPort = 3784
-	// bfdTTL is what their TTL or hop limit must be: a router in between would have made it less (RFC 5881 section 5). GoBGP does not look at it.
+	// bfdTTL is the required TTL or hop limit of BFD packets, because a router in between would
+	// have decremented it (RFC 5881 section 5). GoBGP does not check it.
 	bfdTTL = 255
-	// bfdSocketPoll is how often the socket is looked for, which GoBGP opens by itself within a second after BFD begins.
+	// bfdSocketPoll is the interval of the search for the BFD socket, which GoBGP opens by itself
+	// within a second after BFD begins.
 	bfdSocketPoll = 20 * time.Millisecond
-	// bfdSocketWait is how long it is looked for.
+	// bfdSocketWait is the maximum time of the search.
 	bfdSocketWait = 5 * time.Second
 )
 
-// onLink accepts UDP packets whose IPv4 TTL or IPv6 hop limit is bfdTTL, for a socket of either family.
+// onLink returns a filter that accepts UDP packets whose IPv4 TTL or IPv6 hop limit is bfdTTL, for
+// a socket of either family.
 func onLink() ([]unix.SockFilter, error) {
 	const network = 0xfff00000 // SKF_NET_OFF: offsets count from the IP header
 	program, err := bpf.Assemble([]bpf.Instruction{
@@ -46,7 +49,8 @@ func onLink() ([]unix.SockFilter, error) {
 	return out, nil
 }
 
-// guardSockets puts the filter on all UDP sockets of this process that are bound to a port, and returns how many there are.
+// guardSockets attaches the filter to all UDP sockets of this process that are bound to a port, and
+// returns their number.
 func guardSockets(port int) (n int, err error) {
 	filter, err := onLink()
 	if err != nil {
@@ -61,7 +65,7 @@ func guardSockets(port int) (n int, err error) {
 		if err != nil {
 			continue
 		}
-		// The number may be another file's at any time, a duplicate stays what it is.
+		// Duplicate it, because the number may be reused for another file at any time.
 		fd, err := unix.FcntlInt(uintptr(number), unix.F_DUPFD_CLOEXEC, 0)
 		if err != nil {
 			continue
@@ -96,7 +100,8 @@ func boundUDP(fd, port int) bool {
 	return false
 }
 
-// guardBFD waits until GoBGP has opened its socket for BFD, and has the kernel drop what comes from behind a router.
+// guardBFD waits until GoBGP has opened its BFD socket, and then makes the kernel drop BFD packets
+// that passed a router.
 func (s *Speaker) guardBFD(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, bfdSocketWait)
 	defer cancel()

@@ -15,7 +15,8 @@ import (
 	"github.com/shuntlb/shunt/internal/bgp"
 )
 
-// TestGuardedSockets: of UDP packets to a guarded socket those with a TTL or hop limit of 255 arrive, and no others; other sockets are left alone.
+// TestGuardedSockets: a guarded socket receives UDP packets with a TTL or hop limit of 255, and no
+// others. Other sockets are not changed.
 func TestGuardedSockets(t *testing.T) {
 	listen := func() *net.UDPConn {
 		t.Helper()
@@ -51,7 +52,8 @@ func TestGuardedSockets(t *testing.T) {
 					if host == "::1" {
 						level, option = unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS
 					}
-					// 0 is the system's own, which is none of these: Linux refuses it for IPv4.
+					// 0 is the system's default, which is different from 255; Linux refuses it for
+					// IPv4.
 					if ttl != 0 {
 						err = unix.SetsockoptInt(int(fd), level, option, ttl)
 					}
@@ -63,7 +65,7 @@ func TestGuardedSockets(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			// The loopback keeps the order: the last one is there, and nothing follows it.
+			// The loopback keeps the order: after the last packet nothing follows.
 			got, buffer := "", make([]byte, 64)
 			for !strings.HasSuffix(got, "255 ") {
 				c.to.SetReadDeadline(time.Now().Add(time.Minute))
@@ -80,7 +82,8 @@ func TestGuardedSockets(t *testing.T) {
 	}
 }
 
-// TestBFDFromBehindARouter: when the TTL of the router's BFD packets is lowered on their way they do not count, and BFD goes down; with 255 it comes back.
+// TestBFDFromBehindARouter: BFD packets of the router whose TTL was lowered on the way do not
+// count, so that BFD goes down. With 255 it comes back.
 func TestBFDFromBehindARouter(t *testing.T) {
 	if !ownNamespace(t) {
 		return

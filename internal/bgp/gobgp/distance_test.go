@@ -10,8 +10,9 @@ import (
 	"github.com/shuntlb/shunt/internal/bgp"
 )
 
-// TestTTLSecurity: with a router that drops BGP packets whose TTL is below 255 (RFC 5082) a session comes up by TTLSecurity alone, and the status says why there
-// is none without it. Off-link packets to the speaker's own port are dropped too: a router whose packets have a lower TTL gets no session.
+// TestTTLSecurity: with a router that drops BGP packets whose TTL is below 255 (RFC 5082) a session
+// needs TTLSecurity, and the status has the reason without it. Off-link packets to the speaker's
+// own port are dropped, too: a router whose packets have a lower TTL gets no session.
 func TestTTLSecurity(t *testing.T) {
 	if !ownNamespace(t) {
 		return
@@ -50,7 +51,7 @@ func TestTTLSecurity(t *testing.T) {
 		t.Error("the reason outlives what it is of")
 	}
 
-	// The other way round: the router's packets leave with TTL 1.
+	// The other direction: the router's packets leave with TTL 1.
 	r.configure("router bgp 65000", "no neighbor 10.10.0.11 ttl-security hops 1", "neighbor 10.10.0.11 shutdown")
 	r.until("the session ends", func() bool { return peer().State != "established" })
 	r.configure("router bgp 65000", "no neighbor 10.10.0.11 shutdown")
@@ -60,7 +61,7 @@ func TestTTLSecurity(t *testing.T) {
 	}
 }
 
-// TestDistance: what GoBGP is given of the distance of a router.
+// TestDistance checks the distance settings that are passed to GoBGP.
 func TestDistance(t *testing.T) {
 	for _, c := range []struct {
 		peer              bgp.Peer

@@ -16,9 +16,10 @@ import (
 	"time"
 )
 
-// ownNamespace runs the calling test again as a process in a network namespace of its own and returns true there:
-// GoBGP opens sockets from goroutines of its own. The process, its speakers and its router run before others, as a speaker and a router do where they
-// work: routers withdraw the routes of a speaker that is away for the detection time of BFD, 5 seconds.
+// ownNamespace runs the calling test again as a process in its own network namespace and returns
+// true there, because GoBGP opens sockets from its own goroutines. The process, its speakers and
+// its router have priority over others, as in production, because routers withdraw the routes of a
+// speaker that is silent for the detection time of BFD, 5 seconds.
 func ownNamespace(t *testing.T) bool {
 	t.Helper()
 	const mark = "SHUNT_TEST_OWN_NAMESPACE"
@@ -144,7 +145,7 @@ func (r *router) ask(line string) string {
 	return string(out)
 }
 
-// route is what the router knows of a prefix; nil when it has none.
+// route is the router's entry for a prefix.
 type route struct {
 	NextHop   string
 	Graceful  bool
@@ -179,7 +180,7 @@ func (r *router) route(prefix string) *route {
 	return out
 }
 
-// connections is FRR's count of sessions: "Connections established 1; dropped 0".
+// connections returns FRR's count of sessions: "Connections established 1; dropped 0".
 func (r *router) connections() string {
 	for line := range strings.Lines(r.ask("show bgp neighbors 10.10.0.11")) {
 		if strings.Contains(line, "Connections established") {
@@ -189,7 +190,7 @@ func (r *router) connections() string {
 	return ""
 }
 
-// until asks again and again, until it holds.
+// until calls ok repeatedly, until it returns true.
 func (r *router) until(what string, ok func() bool) time.Duration {
 	r.t.Helper()
 	begin := time.Now()
@@ -209,7 +210,7 @@ func (r *router) until(what string, ok func() bool) time.Duration {
 	return took
 }
 
-// configure gives the router's shell lines of configuration.
+// configure passes configuration lines to the router's shell.
 func (r *router) configure(lines ...string) {
 	r.t.Helper()
 	args := []string{"--vty_socket", r.dir, "--config_dir", r.dir, "-c", "configure terminal"}

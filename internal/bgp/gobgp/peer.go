@@ -11,7 +11,8 @@ import (
 	"github.com/shuntlb/shunt/internal/bgp"
 )
 
-// Session timers. Hold time 9 s is the smallest multiple of the usual 3 s keepalive; BFD is faster where configured.
+// Session timers. A hold time of 9 s is the smallest multiple of the usual 3 s keepalive; BFD is
+// faster where configured.
 const (
 	holdTime       = 9 // seconds
 	keepalive      = 3 // seconds
@@ -19,26 +20,30 @@ const (
 	idleAfterReset = 1 // second
 )
 
-// BFD timers used where a peer's are zero. GoBGP does not follow the peer's timers (RFC 5880 section 6.8.4): asking
-// for less than the router sends would take the session down.
+// BFD timers used where a peer's are zero. GoBGP does not adapt to the peer's timers (RFC 5880
+// section 6.8.4): a receive interval shorter than the router's transmit interval would take the
+// session down.
 const (
 	bfdTransmit   = 100 * time.Millisecond
 	bfdReceive    = time.Second
 	bfdMultiplier = 3
 )
 
-// Graceful restart (RFC 4724): a router that supports it keeps the routes when the speaker's process ends without closing the session, because the
-// data plane forwards on. It is so for a speaker that another build takes the place of, and for one that crashes.
+// Graceful restart (RFC 4724): a router that supports it keeps the routes when the speaker's
+// process ends without closing the session, because the data plane continues to forward. This
+// applies to a speaker that is replaced by another build, and to one that crashes.
 const (
-	// restartTime is how long routers wait for the next session. A speaker that crashed is started again within two seconds.
+	// restartTime is how long routers wait for the next session. A speaker that crashed is started
+	// again within two seconds.
 	restartTime = 15 // seconds
-	// deferralTime is how long a restarted speaker waits for the routes of routers that it does not reach, before it sends its own to the others.
-	// GoBGP does so; routers keep the former routes meanwhile.
+	// deferralTime is how long a restarted speaker waits for the routes of routers that it does not
+	// reach, before it sends its own to the others. GoBGP implements this; routers keep the
+	// previous routes meanwhile.
 	deferralTime = 3 // seconds
 )
 
-// apiPeer returns GoBGP's form of a peer: both unicast families over one session, with or without its BFD. restarting: this is the first session
-// of a speaker that took another one's place.
+// apiPeer returns GoBGP's form of a peer: both unicast families over one session, with or without
+// BFD. restarting: this is the first session of a speaker that replaced another one.
 func apiPeer(p bgp.Peer, withBFD, restarting bool) *api.Peer {
 	out := &api.Peer{
 		Conf: &api.PeerConf{
@@ -97,7 +102,7 @@ func bfdConfig(b bgp.BFD) *api.BfdPeerConfig {
 	}
 }
 
-// peerStatus reads GoBGP's view of a session.
+// peerStatus converts GoBGP's state of a session.
 func peerStatus(p *api.Peer) (bgp.PeerStatus, bool) {
 	a, err := netip.ParseAddr(p.GetConf().GetNeighborAddress())
 	if err != nil {

@@ -16,8 +16,9 @@ import (
 // speakerEnv makes the test's program a speaker, "first" or "next".
 const speakerEnv = "SHUNT_TEST_SPEAKER"
 
-// TestSpeakerIsReplaced: a speaker that is killed and started again as one that restarts has the router keep all routes of both families, with a
-// second peer that is not there; the router's log of the kernel's routes has no change. A route that the next one does not announce goes.
+// TestSpeakerIsReplaced: while a speaker is killed and started again with Restarting, the router
+// keeps all routes of both families, with a second peer that is not reachable. The router's log of
+// the kernel's routes has no change. A route that the new speaker does not announce is removed.
 func TestSpeakerIsReplaced(t *testing.T) {
 	state := wanted("md5secret", "203.0.113.10", "203.0.113.11", "2001:db8:f::10")
 	state.Peers = append(state.Peers, bgp.Peer{Address: netip.MustParseAddr("10.10.0.2"), ASN: 65000})
@@ -70,8 +71,8 @@ func TestSpeakerIsReplaced(t *testing.T) {
 	}
 }
 
-// routeChanges begins to follow the routes of the router's kernel. The function it returns waits until one that contains a word is deleted and returns
-// all changes until then.
+// routeChanges begins to follow the routes of the router's kernel. The returned function waits
+// until a route that contains last is deleted, and returns all changes until then.
 func (r *router) routeChanges() func(last string) []string {
 	r.t.Helper()
 	monitor := exec.Command("nsenter", "--net=/run/netns/"+r.namespace, "ip", "monitor", "route")
@@ -84,7 +85,7 @@ func (r *router) routeChanges() func(last string) []string {
 	}
 	r.t.Cleanup(func() { monitor.Process.Kill(); monitor.Wait() })
 	lines := bufio.NewScanner(out)
-	// The monitor follows once it reports a change that is made for it.
+	// The monitor is ready once it reports a change made for this purpose.
 	mark := func(word string) (seen []string) {
 		for lines.Scan() {
 			seen = append(seen, lines.Text())

@@ -18,8 +18,8 @@ const originIGP = 0
 // defaultLocalPref is the LOCAL_PREF of routes of rank 0, the usual default of routers.
 const defaultLocalPref = 100
 
-// syncRoutesLocked withdraws what is not wanted, then announces what is new or has other attributes; a changed
-// attribute is an update of the same prefix, never a withdrawal.
+// syncRoutesLocked withdraws unwanted routes, then announces those that are new or have other
+// attributes. A changed attribute is an update of the same prefix, never a withdrawal.
 func (s *Speaker) syncRoutesLocked(want []bgp.Route) error {
 	wanted := map[netip.Prefix]bool{}
 	for _, r := range want {
@@ -57,7 +57,7 @@ func (s *Speaker) syncRoutesLocked(want []bgp.Route) error {
 	return errors.Join(errs...)
 }
 
-// pathLocked is GoBGP's form of a route.
+// pathLocked returns GoBGP's form of a route.
 func (s *Speaker) pathLocked(r bgp.Route) (*apiutil.Path, error) {
 	nlri, err := packet.NewIPAddrPrefix(r.Prefix)
 	if err != nil {
@@ -86,10 +86,11 @@ func (s *Speaker) pathLocked(r bgp.Route) (*apiutil.Path, error) {
 	return &apiutil.Path{Family: family, Nlri: nlri, Attrs: attrs}, nil
 }
 
-// rankAttributes make routers prefer routes of lower rank, without configuration: external peers by a longer AS_PATH, which
-// they compare before MED and whatever the AS of the other speakers is (RFC 4271 section 9.1.2.2), internal ones by LOCAL_PREF,
-// which is not sent to external ones (section 5.1.5). A path of internal peers must not hold their own AS (section 9.1.2): where
-// there is one, external peers get MED alone.
+// rankAttributes returns attributes by which routers prefer routes of lower rank without
+// configuration. External peers compare AS_PATH length before MED, whatever the AS of the other
+// speakers (RFC 4271 section 9.1.2.2). Internal peers use LOCAL_PREF, which is not sent to external
+// ones (section 5.1.5). A path of internal peers must not contain their own AS (section 9.1.2), so
+// that external peers get only MED if there is an internal one.
 func rankAttributes(rank uint8, asn uint32, internal bool) []packet.PathAttributeInterface {
 	if rank == 0 {
 		return nil
@@ -104,7 +105,7 @@ func rankAttributes(rank uint8, asn uint32, internal bool) []packet.PathAttribut
 	return append(attrs, packet.NewPathAttributeAsPath([]packet.AsPathParamInterface{path}))
 }
 
-// hasInternal tells whether a peer is in the speaker's own AS.
+// hasInternal reports whether a peer is in the speaker's own AS.
 func hasInternal(want bgp.State) bool {
 	return slices.ContainsFunc(want.Peers, func(p bgp.Peer) bool { return p.ASN == want.ASN })
 }

@@ -15,14 +15,18 @@ import (
 )
 
 const (
-	// reviveWait is the least time between two revivals of one session; one that is lost sooner waits the idle hold time,
-	// so that a router which refuses us is not asked all the time.
+	// reviveWait is the least time between two revivals of one session. A session that is lost
+	// sooner waits the idle hold time, so that a router that refuses it does not get continuous
+	// attempts.
 	reviveWait = 3 * time.Second
-	// bfdWait is how long a session is established before BFD watches it. FRR (8.4) begins a BFD session before BGP is up, ends it with state
-	// Down when BGP is established, and begins another one within a second. GoBGP takes the end of a BFD session that is up for a failure and
-	// resets BGP: the routes of a mux that met a restarted router were withdrawn just after they had been announced.
+	// bfdWait is the time between the establishment of a session and the start of its BFD. FRR
+	// (8.4) begins a BFD session before BGP is up, ends it with state Down when BGP is established,
+	// and begins another one within a second. GoBGP treats the end of a BFD session that is up as a
+	// failure and resets BGP, so that the routes to a restarted router were withdrawn just after
+	// they had been announced.
 	bfdWait = time.Second
-	// answerWait is how long a router may take to answer an OPEN before the status says that it does not.
+	// answerWait is how long a router may take to answer an OPEN before the status reports that it
+	// does not.
 	answerWait = 5 * time.Second
 )
 
@@ -32,15 +36,15 @@ type session struct {
 	established time.Time
 	revived     time.Time
 	losses      uint64
-	// opening is since when the router has not answered an OPEN; zero: none waits.
+	// opening is since when the router has not answered an OPEN; zero: no OPEN is outstanding.
 	opening time.Time
-	// restarting: no session was established since this speaker took another one's place.
+	// restarting: no session was established since this speaker replaced another one.
 	restarting bool
-	// lost is why it was lost last, failed why an attempt failed since then.
+	// lost is the reason of the last loss, failed that of the last failed attempt since then.
 	lost, failed string
 }
 
-// reason is that of bgp.PeerStatus at a time.
+// reason returns the reason for bgp.PeerStatus.
 func (s *session) reason(now time.Time) string {
 	if !s.opening.IsZero() && now.Sub(s.opening) >= answerWait {
 		return "the router takes the connection but does not answer: its TTL security or number of hops may be others than ttlSecurity and multihop of this peer"
@@ -51,10 +55,12 @@ func (s *session) reason(now time.Time) string {
 	return s.lost
 }
 
-// follow watches sessions, revives lost ones and has BFD watch established ones, until ctx ends.
+// follow subscribes to session events until ctx ends. It revives lost sessions and starts BFD for
+// established ones.
 //
-// A lost session would wait five seconds in Idle, and a reset that BFD asked for meanwhile would end the next one as
-// soon as it is up (GoBGP 4.8): a peer that is taken out and added again has neither.
+// A lost session would wait five seconds in Idle, and a reset requested by BFD meanwhile would end
+// the next session as soon as it is up (GoBGP 4.8). A peer that is removed and added again has
+// neither problem.
 func (s *Speaker) follow(ctx context.Context, srv *server.BgpServer) error {
 	err := srv.WatchEvent(ctx, server.WatchEventMessageCallbacks{
 		OnPeerUpdate: func(e *apiutil.WatchEventMessage_PeerEvent, at time.Time) {
@@ -69,7 +75,7 @@ func (s *Speaker) follow(ctx context.Context, srv *server.BgpServer) error {
 	return nil
 }
 
-// changed takes a session's new state.
+// changed handles a session's new state.
 func (s *Speaker) changed(ctx context.Context, srv *server.BgpServer, state apiutil.PeerState, at time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -93,7 +99,8 @@ func (s *Speaker) changed(ctx context.Context, srv *server.BgpServer, state apiu
 	}
 	reason := ""
 	switch state.DisconnectReason {
-	case api.PeerState_DISCONNECT_REASON_UNSPECIFIED, api.PeerState_DISCONNECT_REASON_IDLE_TIMER_EXPIRED: // the next attempt begins
+	// the next attempt begins
+	case api.PeerState_DISCONNECT_REASON_UNSPECIFIED, api.PeerState_DISCONNECT_REASON_IDLE_TIMER_EXPIRED:
 	case api.PeerState_DISCONNECT_REASON_DECONFIGURED: // a revival
 	default:
 		reason = reasonOf(state.DisconnectMessage)
@@ -113,8 +120,9 @@ func (s *Speaker) changed(ctx context.Context, srv *server.BgpServer, state apiu
 	s.updateLocked(ctx, srv, address, false)
 }
 
-// reasonOf returns GoBGP's words for an end of a session. It names a Cease that GoBGP 4.8 does not know, and BFD where
-// GoBGP calls an end by BFD an administrative reset: the speaker itself resets no session.
+// reasonOf returns GoBGP's reason for the end of a session. It adds the name of a Cease subcode
+// that GoBGP 4.8 does not have, and BFD where GoBGP reports a reset by BFD as an administrative
+// one, because the speaker itself resets no session.
 func reasonOf(message string) string {
 	return strings.NewReplacer(
 		"code 6(cease) subcode 10(undefined)", "code 6(cease) subcode 10(BFD down, RFC 9384)",
@@ -122,8 +130,9 @@ func reasonOf(message string) string {
 	).Replace(message)
 }
 
-// reviveLocked adds a wanted peer afresh, without BFD. GoBGP 4.8 opens the connection of an added peer after 1.5 to 2 s: a router whose BFD noticed the same
-// failure has that time to end its own session.
+// reviveLocked removes and adds a wanted peer, without BFD. GoBGP 4.8 opens the connection of an
+// added peer after 1.5 to 2 s, so that a router whose BFD detected the same failure has time to end
+// its own session.
 func (s *Speaker) reviveLocked(ctx context.Context, srv *server.BgpServer, address netip.Addr) {
 	p, wanted := s.peers[address]
 	if !wanted {
@@ -135,14 +144,14 @@ func (s *Speaker) reviveLocked(ctx context.Context, srv *server.BgpServer, addre
 		err = srv.AddPeer(ctx, &api.AddPeerRequest{Peer: apiPeer(p, false, false)})
 	}
 	if err != nil {
-		// The next Set adds what is missing.
+		// The next Set adds the missing peer.
 		s.options.Logger.Warn("revive bgp session", "peer", address, "error", err)
 		return
 	}
 	s.peers[address] = p
 }
 
-// watch has BFD watch a session that is established since a time, still.
+// watch starts BFD for a session if it is still the one established at since.
 func (s *Speaker) watch(ctx context.Context, srv *server.BgpServer, address netip.Addr, since time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -153,7 +162,7 @@ func (s *Speaker) watch(ctx context.Context, srv *server.BgpServer, address neti
 	s.updateLocked(ctx, srv, address, true)
 }
 
-// updateLocked begins or ends the BFD session of a peer that has one.
+// updateLocked starts or ends the BFD session of a peer that has BFD configured.
 func (s *Speaker) updateLocked(ctx context.Context, srv *server.BgpServer, address netip.Addr, bfd bool) {
 	p, wanted := s.peers[address]
 	if !wanted || p.BFD == nil {

@@ -1,6 +1,7 @@
-// Package gobgp is the bgp.Speaker on an embedded GoBGP. It is the only importer of GoBGP.
+// Package gobgp implements bgp.Speaker with an embedded GoBGP. It is the only importer of GoBGP.
 //
-// GoBGP opens sockets from goroutines of its own: a process that runs a Speaker belongs to one network namespace.
+// GoBGP opens sockets from its own goroutines, so that a process with a Speaker belongs to one
+// network namespace.
 package gobgp
 
 import (
@@ -21,15 +22,16 @@ import (
 	"github.com/shuntlb/shunt/internal/bgp"
 )
 
-// Options are what a Speaker needs beside its State.
+// Options configures a Speaker in addition to its State.
 type Options struct {
-	// ListenPort is the TCP port for sessions that routers open; -1: only open sessions ourselves. When the port is
-	// taken the speaker goes on without listening.
+	// ListenPort is the TCP port for sessions that routers open; -1: the speaker only opens
+	// sessions itself. If the port is taken the speaker continues without listening.
 	ListenPort int
-	// Restarting: the speaker takes the place of one that ended without closing its sessions, while the data plane forwarded on. Routers that support
-	// graceful restart (RFC 4724) are asked to keep its routes until this one has sent all of the first State.
+	// Restarting: the speaker replaces one that ended without closing its sessions, while the data
+	// plane continued to forward. Routers that support graceful restart (RFC 4724) are requested to
+	// keep the old routes until this speaker has sent all of the first State.
 	Restarting bool
-	// Logger gets GoBGP's own words.
+	// Logger receives GoBGP's log.
 	Logger *slog.Logger
 }
 
@@ -40,13 +42,14 @@ type Speaker struct {
 	mu sync.Mutex
 	// server is nil while the wanted state has no AS number.
 	server *server.BgpServer
-	// unwatch ends the watch of the server's sessions.
+	// unwatch ends the event subscription of the server.
 	unwatch context.CancelFunc
-	// have is what the server was made to do so far.
+	// have is the AS number and router id that the server was started with.
 	have   bgp.State
 	routes map[netip.Prefix]bgp.Route
 	peers  map[netip.Addr]bgp.Peer
-	// internal: a peer is in the speaker's own AS, which decides the attributes of routes with a rank.
+	// internal: a peer is in the speaker's own AS, which determines the attributes of routes with a
+	// rank.
 	internal bool
 	// sessions are those of peers.
 	sessions map[netip.Addr]*session
@@ -55,7 +58,7 @@ type Speaker struct {
 
 var _ bgp.Speaker = (*Speaker)(nil)
 
-// New makes a speaker that says nothing until Set.
+// New returns a speaker that announces nothing until Set.
 func New(o Options) *Speaker {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -63,7 +66,7 @@ func New(o Options) *Speaker {
 	return &Speaker{options: o}
 }
 
-// Set implements bgp.Speaker. Withdrawals are sent before anything is added.
+// Set implements bgp.Speaker. Withdrawals are sent before additions.
 func (s *Speaker) Set(ctx context.Context, want bgp.State) error {
 	if err := want.Validate(); err != nil {
 		return fmt.Errorf("set bgp state: %w", err)
@@ -96,7 +99,8 @@ func (s *Speaker) Set(ctx context.Context, want bgp.State) error {
 	return errors.Join(s.syncRoutesLocked(want.Routes), s.syncPeersLocked(ctx, want.Peers))
 }
 
-// Close implements bgp.Speaker: sessions end with a Cease, so routers drop the routes at once.
+// Close implements bgp.Speaker. It ends sessions with a Cease, so that routers drop the routes
+// immediately.
 func (s *Speaker) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -116,7 +120,7 @@ func (s *Speaker) startLocked(ctx context.Context, want bgp.State) error {
 	if err != nil {
 		return fmt.Errorf("start bgp: %w", err)
 	}
-	// The watch lasts as long as the server, not as long as the call that made it.
+	// The subscription lasts as long as the server, not as long as the call that created it.
 	watch, unwatch := context.WithCancel(context.WithoutCancel(ctx))
 	if err := errors.Join(refuseForeignRoutes(ctx, srv), s.follow(watch, srv)); err != nil {
 		unwatch()
@@ -139,7 +143,8 @@ func (s *Speaker) launch(ctx context.Context, global *api.Global) (*server.BgpSe
 	return srv, nil
 }
 
-// refuseForeignRoutes lets only our own routes into the table: routers need not tell a mux anything.
+// refuseForeignRoutes accepts only the speaker's own routes into the table, because a mux uses no
+// routes of routers.
 func refuseForeignRoutes(ctx context.Context, srv *server.BgpServer) error {
 	own := &api.Policy{Name: "own", Statements: []*api.Statement{{
 		Name:       "own",
@@ -200,7 +205,7 @@ func (s *Speaker) syncPeersLocked(ctx context.Context, want []bgp.Peer) error {
 		s.peers[p.Address], s.sessions[p.Address] = p, of
 	}
 	if len(want) > 0 {
-		s.options.Restarting = false // of peers that are added later, no router has routes
+		s.options.Restarting = false // no router has routes of peers that are added later
 	}
 	return errors.Join(errs...)
 }
@@ -232,7 +237,7 @@ func (s *Speaker) Peers(ctx context.Context) ([]bgp.PeerStatus, error) {
 	return s.peersLocked(ctx)
 }
 
-// peersLocked returns the sessions in the order of their addresses.
+// peersLocked returns the sessions sorted by address.
 func (s *Speaker) peersLocked(ctx context.Context) (out []bgp.PeerStatus, err error) {
 	err = s.server.ListPeer(ctx, &api.ListPeerRequest{}, func(p *api.Peer) {
 		st, ok := peerStatus(p)

@@ -19,8 +19,9 @@ func wanted(password string, vips ...string) bgp.State {
 		ASN: 65010, RouterID: netip.MustParseAddr("10.10.0.11"),
 		Peers: []bgp.Peer{{
 			Address: netip.MustParseAddr("10.10.0.1"), ASN: 65000, Password: password,
-			// The router detects a loss after 5 s, before BGP's hold time of 9 s ends: less than that is lost by busy CPUs
-			// alone, as the speaker of this process has no real-time priority.
+			// The router detects a loss after 5 s, before BGP's hold time of 9 s ends. With a
+			// shorter time busy CPUs alone would cause losses, because the speaker of this process
+			// has no real-time priority.
 			BFD: &bgp.BFD{Transmit: 100 * time.Millisecond, Receive: time.Second, Multiplier: 50},
 		}},
 	}
@@ -71,7 +72,8 @@ func TestSpeakerWithFRR(t *testing.T) {
 	})
 	r.until("BFD is up at the router", func() bool { return strings.Contains(r.ask("show bfd peers"), "Status: up") })
 
-	// FRR begins its BFD session before BGP is up, and another one after it. Neither that nor a change of routes may end the session.
+	// FRR begins its BFD session before BGP is up, and another one after it. Neither that nor a
+	// change of routes may end the session.
 	before := r.connections()
 	set(wanted("md5secret", "203.0.113.10", "2001:db8:f::10"))
 	r.until("routes of both families", func() bool { return r.route(v4) != nil && r.route(v6) != nil })
@@ -100,7 +102,8 @@ func TestSpeakerWithFRR(t *testing.T) {
 
 	set(wanted("md5secret", "203.0.113.10"))
 	r.until("route is back", hop(v4, "10.10.0.11"))
-	// BGP's own packets arrive, so that one of the two ends always sends why it ends the session.
+	// BGP packets still pass, so that one of the two ends always sends the reason why it ends the
+	// session.
 	command(t, "nft", "add table inet cut; add chain inet cut in { type filter hook input priority 0; }; add rule inet cut in udp dport 3784 drop;"+
 		"add chain inet cut out { type filter hook output priority 0; }; add rule inet cut out udp dport 3784 drop")
 	r.until("BFD without packets ends the session, with its reason", func() bool { st := peer(); return st.Losses == 1 && strings.Contains(st.Reason, "BFD") })
@@ -108,8 +111,8 @@ func TestSpeakerWithFRR(t *testing.T) {
 	r.until("BFD watches the next session", func() bool { return peer().BFD == "up" })
 	r.until("the next session has the route", hop(v4, "10.10.0.11"))
 
-	// The router's notification is lost with all else, and its socket is closed: which of the two the speaker sees, and whether
-	// its own BFD is earlier, is chance.
+	// The router's notification is lost with everything else, and its socket is closed. The order
+	// of these two for the speaker, and whether its own BFD detects the cut before, is random.
 	command(t, "ip", "link", "set", "eth0", "arp", "off")
 	command(t, "ip", "addr", "del", "10.10.0.11/24", "dev", "eth0")
 	r.until("BFD notices a cut", func() bool { return r.route(v4) == nil })
@@ -123,7 +126,7 @@ func TestSpeakerWithFRR(t *testing.T) {
 	r.until("a wrong password ends the session", func() bool {
 		return !strings.Contains(r.ask("show bgp neighbors 10.10.0.11"), "BGP state = Established")
 	})
-	// The router says so before it has cleaned up; the session cannot come back meanwhile.
+	// The router logs this before it has cleaned up; the session cannot come back meanwhile.
 	r.until("the route goes with the session", func() bool { return r.route(v4) == nil })
 	set(wanted("md5secret", "203.0.113.10"))
 	r.until("the right one brings it back", hop(v4, "10.10.0.11"))
@@ -154,7 +157,8 @@ func TestSetRefusesNonsense(t *testing.T) {
 	}
 }
 
-// TestRanks: external peers see a longer AS_PATH, internal ones a lower LOCAL_PREF and never their own AS.
+// TestRanks: external peers receive a longer AS_PATH, internal ones a lower LOCAL_PREF and never
+// their own AS.
 func TestRanks(t *testing.T) {
 	for rank := range uint8(bgp.MaxRank + 1) {
 		for _, internal := range []bool{false, true} {
@@ -188,7 +192,7 @@ func TestRanks(t *testing.T) {
 	}
 }
 
-// TestReasons: an end by BFD names BFD, whichever end of the session was first.
+// TestReasons: the reason of an end by BFD contains BFD, whichever end of the session detected it.
 func TestReasons(t *testing.T) {
 	for message, want := range map[string]string{
 		"notification-received code 6(cease) subcode 10(undefined)":           "notification-received code 6(cease) subcode 10(BFD down, RFC 9384)",

@@ -26,10 +26,11 @@ const callTimeout = 5 * time.Second
 type Client struct {
 	http http.Client
 
-	// setting is held during Set: the state that the speaker has is that of the last one.
+	// setting is held during Set, so that the speaker has the state of the last one.
 	setting sync.Mutex
 
-	// mu guards the latest answer, and the state that the speaker has; generation is 0 where that is unknown.
+	// mu guards the last response and the state that the speaker has; generation is 0 if that is
+	// unknown.
 	mu         sync.Mutex
 	want       bgp.State
 	generation uint64
@@ -39,7 +40,8 @@ type Client struct {
 
 var _ bgp.Speaker = (*Client)(nil)
 
-// NewClient makes a client of the speaker of a run directory; whether one runs shows with the first call.
+// NewClient returns a client of the speaker of a run directory. The first call shows whether one
+// runs.
 func NewClient(runDir string) *Client {
 	path := filepath.Join(runDir, socketName)
 	return &Client{http: http.Client{
@@ -53,8 +55,9 @@ func NewClient(runDir string) *Client {
 	}}
 }
 
-// Set implements bgp.Speaker. The speaker may withhold the routes while the data plane is not attached. A state that the speaker has already
-// is not sent again: a sign of life takes its place, so that an idle mux costs the same whatever it announces.
+// Set implements bgp.Speaker. The speaker may withhold the routes while the data plane is not
+// attached. A state that the speaker has already is not sent again: a sign of life replaces it, so
+// that the cost of an idle mux does not depend on its number of routes.
 func (c *Client) Set(ctx context.Context, want bgp.State) error {
 	c.setting.Lock()
 	defer c.setting.Unlock()
@@ -114,7 +117,8 @@ func (c *Client) forget() {
 	c.generation = 0
 }
 
-// Stop ends the speaker's process and with it all routes. It returns when the process has let go of its socket.
+// Stop ends the speaker's process and with it all routes. It returns when the process has closed
+// its socket.
 func (c *Client) Stop(ctx context.Context) error {
 	if _, err := c.call(ctx, http.MethodPost, "/v1/stop", nil, nil); err != nil {
 		return fmt.Errorf("stop speaker: %w", err)
@@ -131,16 +135,18 @@ func (c *Client) Stop(ctx context.Context) error {
 	}
 }
 
-// Close implements bgp.Speaker: it lets go of the connection, the process and its routes stay.
+// Close implements bgp.Speaker. It closes the connection; the process and its routes stay.
 func (c *Client) Close() error {
 	c.http.CloseIdleConnections()
 	return nil
 }
 
-// errOtherState is returned for a sign of life of a state that the speaker does not have, or that it does not understand.
+// errOtherState reports that the speaker has another state than the sign of life, or does not
+// support signs of life.
 var errOtherState = errors.New("the speaker has another state")
 
-// call sends a request and returns the answer, with the announced routes in its status: those of the answer before where they are the same.
+// call sends a request and returns the response with the announced routes in its status. These are
+// copied from the previous response if they are the same.
 func (c *Client) call(ctx context.Context, method, path string, query url.Values, body []byte) (answer, error) {
 	if query == nil {
 		query = url.Values{}

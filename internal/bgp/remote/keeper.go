@@ -1,5 +1,6 @@
-// Package remote runs a bgp.Speaker in a process of its own that outlives the mux agent (design section 9.5): the
-// agent speaks to it over a unix socket, and it decides itself what to do while the agent or the data plane is gone.
+// Package remote runs a bgp.Speaker in its own process, which outlives the mux agent (design
+// section 9.5). The agent uses a unix socket to control it, and the process decides by itself how
+// to act while the agent or the data plane is gone.
 package remote
 
 import (
@@ -8,31 +9,35 @@ import (
 	"github.com/shuntlb/shunt/internal/bgp"
 )
 
-// Keeper decides what the speaker announces. It is pure: every method takes the time.
+// Keeper decides which routes the speaker announces. It is pure: the caller passes the time.
 //
-// Routes are announced while three things hold: an agent has said what it wants, one was heard of within the hold
-// time, and the data plane beats. Sessions stay up without routes. Once routes were taken back for lack of an agent
-// or a heartbeat, only an agent's next word brings them back: it knows whether its tables are there.
+// Routes are announced while three conditions hold: an agent has set a state, the last sign of life
+// is within the hold time, and the data plane's heartbeat is good. Sessions stay up without routes.
+// After routes were withdrawn for lack of an agent or a heartbeat, only the next sign of life of an
+// agent restores them, because only the agent can check whether its tables are loaded.
 type Keeper struct {
-	// hold is how long routes outlive the agent's last word.
+	// hold is how long routes outlive the agent's last sign of life.
 	hold time.Duration
 
-	// want is shared with its readers: nothing changes it in place. generation counts its changes.
+	// want is shared with its readers and never changed in place. generation counts its
+	// replacements.
 	want       bgp.State
 	generation uint64
 	heard      time.Time
-	// spoken: want is what an agent asked for.
+	// spoken: want was set by an agent.
 	spoken bool
 	// beating is the last heartbeat.
 	beating bool
-	// confirmed: an agent spoke since the heartbeat came back and since the hold time last ran out.
+	// confirmed: there was a sign of life since the heartbeat came back and since the hold time
+	// last ran out.
 	confirmed bool
 }
 
-// NewKeeper makes a keeper that announces nothing.
+// NewKeeper returns a keeper that announces nothing.
 func NewKeeper(hold time.Duration) *Keeper { return &Keeper{hold: hold} }
 
-// Set takes an agent's full wanted state, which the caller does not change afterwards. It is a sign of life as well.
+// Set stores an agent's full wanted state, which the caller does not change afterwards. It is a
+// sign of life, too.
 func (k *Keeper) Set(now time.Time, want bgp.State) {
 	if !k.spoken || !k.want.Equal(want) {
 		k.want = want
@@ -42,8 +47,8 @@ func (k *Keeper) Set(now time.Time, want bgp.State) {
 	k.aliveAt(now)
 }
 
-// Alive takes an agent's sign of life: its wanted state is that of a generation, still. It returns false, and changes nothing, if the keeper
-// has another one: the agent must send its state.
+// Alive records an agent's sign of life for the state of a generation. It returns false, and
+// changes nothing, if the keeper has another one; then the agent must send its state.
 func (k *Keeper) Alive(now time.Time, generation uint64) bool {
 	if !k.spoken || generation != k.generation {
 		return false
@@ -57,7 +62,7 @@ func (k *Keeper) aliveAt(now time.Time) {
 	k.confirmed = k.beating
 }
 
-// Heartbeat takes whether the data plane forwards.
+// Heartbeat records whether the data plane forwards.
 func (k *Keeper) Heartbeat(beating bool) {
 	k.beating = beating
 	if !beating {
@@ -65,13 +70,14 @@ func (k *Keeper) Heartbeat(beating bool) {
 	}
 }
 
-// announcement names what Announce returns: equal ones name equal states.
+// announcement identifies the result of Announce: equal ones mean equal states.
 type announcement struct {
 	generation uint64
 	withheld   bool
 }
 
-// Announce returns the state that the speaker must announce at the moment, which nobody changes, and its name.
+// Announce returns the state that the speaker must announce at the moment, which is never changed
+// in place, and its identity.
 func (k *Keeper) Announce(now time.Time) (bgp.State, announcement) {
 	out, name := k.want, announcement{generation: k.generation}
 	if k.spoken && now.Sub(k.heard) > k.hold {
@@ -83,7 +89,7 @@ func (k *Keeper) Announce(now time.Time) (bgp.State, announcement) {
 	return out, name
 }
 
-// Why says in words why no routes are announced; empty when they are.
+// Why returns the reason why no routes are announced; empty: they are.
 func (k *Keeper) Why(now time.Time) string {
 	switch {
 	case !k.spoken:

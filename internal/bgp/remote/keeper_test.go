@@ -61,7 +61,8 @@ func TestKeeper(t *testing.T) {
 	expect("agent wants nothing", 0, "")
 }
 
-// TestNothingIsAnnouncedWithoutAgentAndDataPlane checks the keeper against the whole history of events.
+// TestNothingIsAnnouncedWithoutAgentAndDataPlane checks the keeper against the whole history of
+// events.
 func TestNothingIsAnnouncedWithoutAgentAndDataPlane(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const hold = 10 * time.Second

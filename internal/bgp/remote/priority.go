@@ -11,20 +11,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A router withdraws all routes of a mux whose BFD is late by 300 ms. The speaker needs little CPU, but it needs it in time, also while all
-// CPUs are full: it runs in a real-time class, at the lowest priority of that class (sched(7)), or with the best nice value where the
-// system refuses that.
+// A router withdraws all routes of a mux whose BFD is late by 300 ms. The speaker needs little CPU
+// time, but it needs it promptly, also while all CPUs are busy. So it runs in a real-time class, at
+// the lowest priority of that class (sched(7)), or with the best nice value if the system refuses
+// that.
 const (
 	realTimePriority = 1
 	niceValue        = -20
 )
 
-// scheduledEnv says to the program that Schedule starts how it is scheduled.
+// scheduledEnv passes the scheduling class to the program that Schedule executes.
 const scheduledEnv = "SHUNT_SPEAKER_SCHEDULED"
 
-// Schedule gives this process priority over others and returns how it is scheduled, in words, and why not in the real-time class. Threads of a
-// running Go program have a scheduling class each, so that it executes the program again, from a thread that has the wanted one: all threads
-// inherit it. The caller must not have done anything yet that the program would do twice.
+// Schedule gives this process priority over others. It returns a description of its scheduling, and
+// why it is not in the real-time class. Each thread of a running Go program has its own scheduling
+// class, so that Schedule executes the program again from a thread with the wanted class, which all
+// threads inherit. The caller must not have done anything yet that must not be done twice.
 func Schedule() (how string, err error) {
 	if done, ok := os.LookupEnv(scheduledEnv); ok {
 		how, fault, refused := strings.Cut(done, ": ")

@@ -27,19 +27,20 @@ const (
 	lockName   = "speaker.lock"
 )
 
-// Fields of requests, in their URLs: numbers that an answer had.
+// Fields of requests, in their URLs: numbers from a previous response.
 const (
 	generationField = "generation"
 	routesField     = "routes"
 )
 
-// A single look at the data plane may fail for reasons of its own: the pin is being replaced, memory or file
-// descriptors are short for a moment. Withdrawing all routes for that would cost more than a late withdrawal, so that
-// it takes missedLooks failed looks in a row: it begins at most missedLooks*heartbeatInterval, 150 ms, after the program
-// was gone, and with the 120 ms that a withdrawal takes to a router's tables it ends before BFD (300 ms) would find the
-// loss of a whole mux.
+// A single check of the data plane may fail for other reasons: the pin is being replaced, or memory
+// or file descriptors are short for a moment. Withdrawing all routes for that would cost more than
+// a late withdrawal, so that it takes missedLooks failed checks in a row. The withdrawal begins at
+// most missedLooks*heartbeatInterval, 150 ms, after the program was gone. With the 120 ms that it
+// takes to reach a router's tables, it ends before BFD (300 ms) would detect the loss of a whole
+// mux.
 const (
-	// heartbeatInterval is how often the data plane is looked at.
+	// heartbeatInterval is the interval of the checks of the data plane.
 	heartbeatInterval = 50 * time.Millisecond
 	missedLooks       = 3
 )
@@ -47,13 +48,13 @@ const (
 // maxMessage bounds a state: 65,536 routes of about 100 bytes.
 const maxMessage = 16 << 20
 
-// ServerOptions are what a speaker process needs.
+// ServerOptions configures a speaker process.
 type ServerOptions struct {
-	// RunDir holds the socket and the lock; made with mode 0700.
+	// RunDir holds the socket and the lock; it is created with mode 0700.
 	RunDir string
 	// Hold is how long routes outlive the agent.
 	Hold time.Duration
-	// Attached tells whether the data plane forwards.
+	// Attached reports whether the data plane forwards.
 	Attached func() (bool, error)
 	Speaker  bgp.Speaker
 	Clock    clock.Clock
@@ -66,41 +67,41 @@ type ServerOptions struct {
 type server struct {
 	ServerOptions
 	stop context.CancelFunc
-	// nonce makes numbers of this process its own.
+	// nonce distinguishes this process's numbers from those of others.
 	nonce uint64
-	// fault of the last look at the data plane, so that it is told once.
+	// fault is the error of the last check of the data plane, so that it is logged once.
 	fault atomic.Pointer[string]
 
 	mu     sync.Mutex
 	keeper *Keeper
-	// missed are the failed looks at the data plane since the last good one.
+	// missed counts the failed checks of the data plane since the last good one.
 	missed int
-	// said names the state that the speaker was last given; saidOK: it took it. says counts the states that it was given: routes with an equal
-	// count are equal.
+	// said identifies the state that the speaker was last given; saidOK: Set succeeded. says counts
+	// the states given: routes with an equal count are equal.
 	said   announcement
 	saidOK bool
 	says   uint64
 	why    string
 }
 
-// answer is what an agent gets back.
+// answer is the response to an agent.
 type answer struct {
 	Version string     `json:"version"`
 	Commit  string     `json:"commit,omitempty"`
 	PID     int        `json:"pid"`
 	Status  bgp.Status `json:"status"`
-	// Generation names the wanted state of agents (Keeper.Alive), Routes the announced routes: both are of this process alone. A process of a
-	// former build has neither.
+	// Generation identifies the wanted state (Keeper.Alive), Routes the announced routes. Both are
+	// valid for this process only. A process of an earlier build has neither.
 	Generation uint64 `json:"generation,omitempty"`
 	Routes     uint64 `json:"routes,omitempty"`
-	// SameRoutes: the routes are those that the caller named. Status has none then.
+	// SameRoutes: the routes are those that the request identified. Status has none then.
 	SameRoutes bool `json:"sameRoutes,omitempty"`
-	// Error of the speaker, in words.
+	// Error is the speaker's error.
 	Error string `json:"error,omitempty"`
 }
 
-// Serve runs a speaker process until ctx ends or an agent stops it; the sessions are then closed, which withdraws
-// all routes. Two servers of one run directory cannot be.
+// Serve runs a speaker process until ctx ends or an agent stops it. Then it closes the sessions,
+// which withdraws all routes. A run directory can have only one server.
 func Serve(ctx context.Context, o ServerOptions) error {
 	if err := os.MkdirAll(o.RunDir, 0o700); err != nil {
 		return fmt.Errorf("make run directory: %w", err)
@@ -124,7 +125,7 @@ func Serve(ctx context.Context, o ServerOptions) error {
 	mux.HandleFunc("POST /v1/stop", func(http.ResponseWriter, *http.Request) { stop() })
 	h := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
 	go func() { _ = h.Serve(listener) }()
-	// An agent that starts finds its speaker by the run directory, whatever became of it meanwhile.
+	// Restore the run directory, because an agent that starts finds its speaker by it.
 	go listener.Keep(ctx, clock.System{}, o.Log, func() (bool, error) {
 		restored, err := own.Tend()
 		if errors.Is(err, lock.ErrTaken) {
@@ -140,7 +141,7 @@ func Serve(ctx context.Context, o ServerOptions) error {
 	return errors.Join(err, h.Shutdown(shutdown))
 }
 
-// beat watches heartbeat and hold time until ctx ends.
+// beat checks heartbeat and hold time until ctx ends.
 func (s *server) beat(ctx context.Context) {
 	for {
 		attached := s.attached()
@@ -159,7 +160,7 @@ func (s *server) beat(ctx context.Context) {
 	}
 }
 
-// lookedLocked takes the result of a look at the data plane.
+// lookedLocked records the result of a check of the data plane.
 func (s *server) lookedLocked(attached bool) {
 	if s.missed++; attached {
 		s.missed = 0
@@ -169,7 +170,7 @@ func (s *server) lookedLocked(attached bool) {
 	}
 }
 
-// attached looks at the data plane; one that cannot be looked at does not count as attached.
+// attached checks the data plane; a failed check counts as not attached.
 func (s *server) attached() bool {
 	attached, err := s.Attached()
 	fault := ""
@@ -182,7 +183,8 @@ func (s *server) attached() bool {
 	return attached && err == nil
 }
 
-// sayLocked makes the speaker say what the keeper decided; a failed try is repeated at the next beat.
+// sayLocked passes the keeper's decision to the speaker; a failed call is repeated at the next
+// beat.
 func (s *server) sayLocked(ctx context.Context) error {
 	now := s.Clock.Now()
 	want, name := s.keeper.Announce(now)
@@ -215,7 +217,7 @@ func (s *server) set(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// alive takes a sign of life. Its answer is 409 if the agent must send its state.
+// alive handles a sign of life. It responds with 409 if the agent must send its state.
 func (s *server) alive(w http.ResponseWriter, r *http.Request) {
 	generation, err := numberOf(r, generationField)
 	if err != nil {
@@ -225,9 +227,10 @@ func (s *server) alive(w http.ResponseWriter, r *http.Request) {
 	s.take(w, r, func(now time.Time) bool { return s.keeper.Alive(now, s.own(generation)) })
 }
 
-// take gives the keeper an agent's request, and announces its decision.
+// take passes an agent's request to the keeper, and announces its decision.
 func (s *server) take(w http.ResponseWriter, r *http.Request, give func(now time.Time) bool) {
-	// An agent that has just attached the program must not wait for the next beat.
+	// Check now, because an agent that has just attached the program must not wait for the next
+	// beat.
 	attached := s.attached()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -238,14 +241,15 @@ func (s *server) take(w http.ResponseWriter, r *http.Request, give func(now time
 		http.Error(w, "the speaker has another state", http.StatusConflict)
 		return
 	}
-	// The routes must not depend on the agent's patience.
+	// The announcement must not end with the agent's request.
 	s.replyLocked(w, r, s.sayLocked(context.WithoutCancel(r.Context())))
 }
 
-// own turns a count of this process into the number that agents receive, and back: numbers of two processes differ but for one in 2^64.
+// own turns a count of this process into the number that agents receive, and back. Numbers of two
+// processes differ, except with a probability of 2^-64.
 func (s *server) own(n uint64) uint64 { return n ^ s.nonce }
 
-// numberOf reads a number of a request; 0 if there is none.
+// numberOf returns a number of a request; 0: there is none.
 func numberOf(r *http.Request, field string) (uint64, error) {
 	text := r.URL.Query().Get(field)
 	if text == "" {

@@ -29,7 +29,7 @@ import (
 	"github.com/shuntlb/shunt/internal/lock"
 )
 
-// runDir is short: a unix socket's path has at most 107 bytes.
+// runDir returns a short path, because a unix socket's path has at most 107 bytes.
 func runDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "spk")
@@ -86,7 +86,7 @@ func (p *process) until(what string, ok func() bool) {
 	}
 }
 
-// beats lets the server look at the data plane once more after d.
+// beats advances the clock by d and waits for one more check of the data plane.
 func (p *process) beats(d time.Duration) {
 	p.t.Helper()
 	p.until("the server waits for the next beat", func() bool { return p.clock.Waiting() > 0 })
@@ -106,7 +106,7 @@ func TestServerHoldsAndWithdraws(t *testing.T) {
 	if st, err := p.client.Status(ctx); err != nil || len(st.Routes) != 1 || len(st.Peers) != 1 || st.Process != build {
 		t.Fatalf("status %+v, %v", st, err)
 	}
-	for range 2 { // a good look in between starts the count anew
+	for range 2 { // a good check resets the count
 		p.attached.Store(false)
 		for range missedLooks - 1 {
 			p.beats(0)
@@ -178,8 +178,9 @@ func TestServerRefusesNonsenseAndStrangers(t *testing.T) {
 	}
 }
 
-// TestServerKeepsItsRunDirectory: an agent that starts finds the speaker that runs, whatever others did to the run directory. A second
-// speaker would take the sessions with routers from the first one, or end at once, and the routes would be withdrawn with the hold time.
+// TestServerKeepsItsRunDirectory: an agent that starts finds the running speaker after others
+// changed the run directory. A second speaker would take the sessions with routers from the first
+// one, or end immediately, and the routes would be withdrawn after the hold time.
 func TestServerKeepsItsRunDirectory(t *testing.T) {
 	p := startProcess(t)
 	if err := p.client.Set(t.Context(), state("203.0.113.10")); err != nil {
@@ -200,7 +201,7 @@ func TestServerKeepsItsRunDirectory(t *testing.T) {
 		if err := harm(); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		// Connections that are there go on: the next agent has none.
+		// Existing connections continue; the next agent has none.
 		p.until(name+": a new client reaches the speaker", func() bool {
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 			defer cancel()
@@ -218,7 +219,8 @@ func TestServerKeepsItsRunDirectory(t *testing.T) {
 	}
 }
 
-// TestSecondSpeakerReplacesFirst: of two speakers, as one runs for an agent that started between a removal and its repair, the first ends.
+// TestSecondSpeakerReplacesFirst: if an agent starts a second speaker between a removal of the run
+// directory and its repair, the first one ends.
 func TestSecondSpeakerReplacesFirst(t *testing.T) {
 	p := startProcess(t)
 	if err := os.RemoveAll(p.dir); err != nil {
@@ -399,8 +401,8 @@ func unixGetsid(pid int) (int, error) {
 	return int(sid), nil
 }
 
-// TestSignOfLife: a state that the speaker has is not sent again, nor are the routes that the agent has; both come anew from a speaker that was
-// replaced, and are right after each change.
+// TestSignOfLife: neither a state that the speaker has nor routes that the agent has are sent
+// again. Both are sent after the speaker was replaced, and are correct after each change.
 func TestSignOfLife(t *testing.T) {
 	p := startProcess(t)
 	ctx := context.Background()
@@ -441,7 +443,7 @@ func TestSignOfLife(t *testing.T) {
 			rt.Fatalf("%d bytes for a sign of life with %d routes", n, len(want.Routes))
 		}
 	})
-	// An agent without a word for the hold time: the sign of life brings the routes back.
+	// After a hold time without a message from the agent, the sign of life restores the routes.
 	p.beats(31 * time.Second)
 	if p.routes() != 0 {
 		t.Fatal("after the hold time")
@@ -457,7 +459,7 @@ func TestSignOfLife(t *testing.T) {
 	if st, err := p.client.Status(ctx); err != nil || len(st.Routes) != 0 || st.Withheld != "the agent is away" {
 		t.Fatalf("status %+v, %v", st, err)
 	}
-	// Another process does not know the state.
+	// Another process does not have the state.
 	p.stop()
 	if err := <-p.ended; err != nil {
 		t.Fatal(err)
@@ -477,7 +479,8 @@ func TestSignOfLife(t *testing.T) {
 	}
 }
 
-// TestSignOfLifeOfFormerSpeaker: a speaker of a build that knows no sign of life receives the whole state each time.
+// TestSignOfLifeOfFormerSpeaker: a speaker of a build without signs of life receives the whole
+// state each time.
 func TestSignOfLifeOfFormerSpeaker(t *testing.T) {
 	dir := runDir(t)
 	listener, err := net.Listen("unix", filepath.Join(dir, socketName))
@@ -513,7 +516,7 @@ type roundTrip func(*http.Request) (*http.Response, error)
 
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// counted counts the bytes that are read.
+// counted counts the bytes read.
 type counted struct {
 	io.ReadCloser
 	n *atomic.Int64
@@ -525,8 +528,8 @@ func (c *counted) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// BenchmarkSignOfLife measures what an idle mux does twice a second, at both ends: a look whether the speaker is there, its wanted state, the
-// status, and ten beats of the speaker.
+// BenchmarkSignOfLife measures the work of an idle mux twice a second, at both ends: a check
+// whether the speaker runs, its wanted state, the status, and ten beats of the speaker.
 func BenchmarkSignOfLife(b *testing.B) {
 	for _, routes := range []int{1000, 20_000, 60_000} {
 		b.Run(strconv.Itoa(routes), func(b *testing.B) {

@@ -16,32 +16,35 @@ import (
 
 // Timing of supervision.
 const (
-	// startPatience is how long a new process may take to answer.
+	// startPatience is how long a new process may take until its first response.
 	startPatience = 5 * time.Second
-	// startPoll is how often it is asked.
+	// startPoll is the interval of the requests to it.
 	startPoll = 10 * time.Millisecond
-	// restartWait lies between two starts, so that a speaker that cannot start does not spin.
+	// restartWait is the least time between two starts, so that a speaker that cannot start does
+	// not spin.
 	restartWait = time.Second
 )
 
-// Supervisor keeps one speaker process alive: it adopts a running one and starts another when there is none.
+// Supervisor keeps one speaker process alive: it adopts a running one and starts another when there
+// is none.
 type Supervisor struct {
 	// Client reaches the process.
 	Client *Client
-	// Command starts it: the program and its arguments. No secret may be among them.
+	// Command is the program and its arguments. They must contain no secret.
 	Command []string
 	Log     *slog.Logger
 	// last is when a process was started.
 	last time.Time
-	// answered: a process answered that did not end by Stop since then. The next one takes its place.
+	// answered: a process responded and was not ended by Stop since then, so that the next one is
+	// its replacement.
 	answered bool
 }
 
-// RestartingFlag is the argument of a speaker that takes the place of one that ended without closing its sessions: routers that support
-// graceful restart (RFC 4724) keep the routes for it.
+// RestartingFlag is the argument of a speaker that replaces one that ended without closing its
+// sessions: routers that support graceful restart (RFC 4724) keep the routes for it.
 const RestartingFlag = "--restarting"
 
-// Ensure returns when a speaker answers. started tells that it is a new one, which knows nothing yet.
+// Ensure returns when a speaker responds. started: it is a new one without state.
 func (s *Supervisor) Ensure(ctx context.Context) (started bool, err error) {
 	if _, err := s.Client.Status(ctx); err == nil {
 		s.answered = true
@@ -79,8 +82,9 @@ func (s *Supervisor) Ensure(ctx context.Context) (started bool, err error) {
 	}
 }
 
-// Replace ends the speaker that answers and returns when another one does, which has no state yet. With keep it is killed, so that routers that
-// support graceful restart keep its routes for the next one; else it closes its sessions, which withdraws the routes.
+// Replace ends the running speaker and returns when another one responds, which has no state yet.
+// With keep it kills the speaker, so that routers that support graceful restart keep its routes for
+// the next one; else the speaker closes its sessions, which withdraws the routes.
 func (s *Supervisor) Replace(ctx context.Context, keep bool) error {
 	if !keep {
 		if err := s.Client.Stop(ctx); err != nil {
@@ -94,7 +98,7 @@ func (s *Supervisor) Replace(ctx context.Context, keep bool) error {
 	return err
 }
 
-// kill ends the process that answers, without a word to routers, and returns when it has ended.
+// kill ends the running process without closing its sessions, and returns when it has ended.
 func (s *Supervisor) kill(ctx context.Context) error {
 	status, err := s.Client.Status(ctx)
 	if err != nil {
@@ -106,7 +110,7 @@ func (s *Supervisor) kill(ctx context.Context) error {
 		return fmt.Errorf("open process %d: %w", pid, err)
 	}
 	defer unix.Close(fd)
-	// The number may have passed to another process before it was opened, not since.
+	// The pid may have been reused before the pidfd was opened, but not since.
 	if again, err := s.Client.Status(ctx); err != nil {
 		return err
 	} else if again.Process.PID != pid {
@@ -132,7 +136,7 @@ func (s *Supervisor) kill(ctx context.Context) error {
 	}
 }
 
-// start runs the process in a session of its own, so that no signal to the agent's group reaches it.
+// start runs the process in its own session, so that no signal to the agent's group reaches it.
 func (s *Supervisor) start() (<-chan error, error) {
 	args := s.Command[1:]
 	if s.answered {

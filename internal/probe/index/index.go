@@ -1,18 +1,22 @@
-// Package index finds things that are numbered elsewhere: a hash table of numbers alone, of 4 bytes and some room each.
+// Package index is a hash table from hashes to numbers of things that are stored elsewhere. An
+// entry takes 4 bytes plus spare room.
 package index
 
 import "math/bits"
 
-// Index has numbers by the hashes of what they stand for. The zero value is empty. It is not safe for concurrent use.
+// Index holds numbers by the hashes of the things that they identify. The zero value is empty. It
+// is not safe for concurrent use.
 type Index struct {
-	// slots are numbers plus 1, 0 free: each in the first free one from its hash's on when it came, without gaps up to it.
+	// slots are numbers plus 1; 0 is free. A number is in the first slot from its hash's on that
+	// was free when it was added. There is no gap between the two.
 	slots []uint32
 	n     int
-	// Hash is that of the thing with a number; it does not change while the number is in.
+	// Hash returns the hash of the thing with a number. It must not change while the number is in
+	// the index.
 	Hash func(number uint32) uint64
 }
 
-// Len is how many numbers there are.
+// Len returns how many numbers there are.
 func (x *Index) Len() int { return x.n }
 
 func (x *Index) home(hash uint64) uint32 {
@@ -27,7 +31,7 @@ func (x *Index) next(slot uint32) uint32 {
 	return 0
 }
 
-// Find is the number with this hash that is the wanted one.
+// Find returns the number with this hash for which wanted returns true.
 func (x *Index) Find(hash uint64, wanted func(number uint32) bool) (uint32, bool) {
 	if x.n == 0 {
 		return 0, false
@@ -40,7 +44,7 @@ func (x *Index) Find(hash uint64, wanted func(number uint32) bool) (uint32, bool
 	return 0, false
 }
 
-// Add puts a number in that is not there.
+// Add adds a number that is not in the index.
 func (x *Index) Add(number uint32) {
 	if (x.n+1)*4 > len(x.slots)*3 {
 		x.resize(max(16, len(x.slots)+len(x.slots)/4))
@@ -49,7 +53,7 @@ func (x *Index) Add(number uint32) {
 	x.n++
 }
 
-// Expect makes room for so many numbers in all.
+// Expect makes room for n numbers in all.
 func (x *Index) Expect(n int) {
 	if n*4 > len(x.slots)*3 {
 		x.resize(max(16, n*4/3+1, len(x.slots)+len(x.slots)/8))
@@ -64,7 +68,7 @@ func (x *Index) put(number uint32) {
 	x.slots[slot] = number + 1
 }
 
-// Remove takes a number out that is there.
+// Remove removes a number. It panics if the number is not in the index.
 func (x *Index) Remove(number uint32) {
 	gap := x.home(x.Hash(number))
 	for x.slots[gap] != number+1 {
@@ -74,7 +78,7 @@ func (x *Index) Remove(number uint32) {
 		gap = x.next(gap)
 	}
 	x.n--
-	// Those behind it that may not lie behind a gap move into it.
+	// Move those behind the gap into it, unless their home slot lies behind it.
 	size := uint32(len(x.slots))
 	for slot := x.next(gap); x.slots[slot] != 0; slot = x.next(slot) {
 		home := x.home(x.Hash(x.slots[slot] - 1))

@@ -6,7 +6,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestIndexIsAMap compares with a map, with hashes of which many are alike and some at the ends.
+// TestIndexIsAMap compares an Index with a map, with many equal hashes and some at the ends of the
+// range.
 func TestIndexIsAMap(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		hashes := rapid.SampledFrom([]uint64{0, 1 << 63, 1<<64 - 1, rapid.Uint64().Draw(t, "hash")})
@@ -39,7 +40,7 @@ func TestIndexIsAMap(t *testing.T) {
 	})
 }
 
-// TestIndexTakesLittle: bytes of many numbers, while they come and go.
+// TestIndexTakesLittle checks the bytes of many numbers, and after they are removed.
 func TestIndexTakesLittle(t *testing.T) {
 	x := Index{Hash: func(n uint32) uint64 { return uint64(n) * 0x9e3779b97f4a7c15 }}
 	const many = 140_000

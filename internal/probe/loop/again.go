@@ -7,17 +7,19 @@ import (
 )
 
 const (
-	// maxAgain is how many connections are tried beside the first of a probe. With 0.1 % of segments lost, which is 0.2 % of
-	// handshakes, all three are lost once in 125 million.
+	// maxAgain is how many connections are tried in addition to the first of a probe. With 0.1 % of
+	// segments lost, which is 0.2 % of handshakes, all three are lost once in 125 million.
 	maxAgain = 2
-	// minAgain is the shortest from one to the next.
+	// minAgain is the shortest time from one attempt to the next.
 	minAgain = 50 * time.Millisecond
-	// kernelAgain is when the kernel sends a lost SYN again (RFC 6298), which no option of a socket makes sooner.
+	// kernelAgain is when the kernel retransmits a lost SYN (RFC 6298). No socket option makes it
+	// sooner.
 	kernelAgain = time.Second
 )
 
-// againAfter is the time after which a connection that is not there is tried once more, within a timeout. The others go on: they may
-// only be slow. 0: never, the time is too short, or the kernel's own SYNs come as soon.
+// againAfter returns the time after which one more connection is tried for a probe with this
+// timeout. The earlier ones stay open, because they may only be slow. 0: never, because the timeout
+// is too short, or the kernel's own SYNs are as soon.
 func againAfter(timeout time.Duration) time.Duration {
 	each := max(minAgain, timeout/(maxAgain+1))
 	if each >= min(kernelAgain, timeout) {
@@ -26,7 +28,7 @@ func againAfter(timeout time.Duration) time.Duration {
 	return each
 }
 
-// connectAgain tries one more connection of a probe, where there is room and a socket for it.
+// connectAgain tries one more connection of a probe, if there is room and a socket for it.
 func (l *loop) connectAgain(i uint32) {
 	if !l.room.has(true) {
 		return
@@ -48,7 +50,8 @@ func (l *loop) connectAgain(i uint32) {
 	}
 }
 
-// takeOver goes on with a probe over the connection j that was tried again: it is made, or told why not, first.
+// takeOver continues a probe on its additional connection j, which is the first to be established
+// or to fail.
 func (l *loop) takeOver(j, events uint32) {
 	i := l.slots[j].of
 	s, other := &l.slots[i], &l.slots[j]
@@ -60,7 +63,7 @@ func (l *loop) takeOver(j, events uint32) {
 	l.stream(i, events)
 }
 
-// settle ends all connections of a probe but its own.
+// settle ends all additional connections of a probe.
 func (l *loop) settle(i uint32) {
 	s := &l.slots[i]
 	for _, j := range s.others[:s.tried] {
@@ -69,7 +72,7 @@ func (l *loop) settle(i uint32) {
 	s.tried = 0
 }
 
-// drop ends a connection that was tried again.
+// drop ends an additional connection.
 func (l *loop) drop(j uint32) {
 	l.room.leave(true)
 	l.free(j, disconnect(l.slots[j].fd) == 0)

@@ -19,7 +19,7 @@ import (
 	"github.com/shuntlb/shunt/internal/probe"
 )
 
-// counterOf reads a counter of TCP of the thread's namespace, out of snmp or netstat.
+// counterOf returns a TCP counter of the thread's namespace, from snmp or netstat.
 func counterOf(file, name string) (int, error) {
 	all, err := os.ReadFile("/proc/thread-self/net/" + file)
 	if err != nil {
@@ -38,8 +38,9 @@ func counterOf(file, name string) (int, error) {
 	return 0, fmt.Errorf("%s has no %s", file, name)
 }
 
-// TestALostSYNIsNoVerdict: a server that dropped the first one is connected to within the timeout, before the kernel would send it
-// again; and where the kernel is first, by the connection that was there first. Nothing is left of the others.
+// TestALostSYNIsNoVerdict checks that a probe connects within the timeout to a server that dropped
+// the first SYN: by an additional connection or, if the kernel's retransmission is sooner, by the
+// first. No additional connection is left.
 func TestALostSYNIsNoVerdict(t *testing.T) {
 	for _, c := range []struct {
 		timeout time.Duration
@@ -68,7 +69,7 @@ func TestALostSYNIsNoVerdict(t *testing.T) {
 	}
 }
 
-// askLosing asks a server in a namespace that has no place for a connection until so many SYNs were dropped.
+// askLosing probes a server with a full backlog until lost SYNs were dropped, then makes room.
 func askLosing(t *testing.T, r *rig, name string, timeout time.Duration, lost int) probe.Answer {
 	t.Helper()
 	in := func(f func() error) {
@@ -109,7 +110,7 @@ func askLosing(t *testing.T, r *rig, name string, timeout time.Duration, lost in
 	return <-r.answers
 }
 
-// noPlace listens on loopback, with a place for one connection.
+// noPlace listens on loopback, with a backlog of one connection.
 func noPlace() (int, netip.AddrPort, error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -125,8 +126,8 @@ func noPlace() (int, netip.AddrPort, error) {
 	return fd, netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(bound.(*unix.SockaddrInet4).Port)), nil
 }
 
-// TestSilentServersKeepNobodyWaiting: who answers is not behind those that do not, neither when they fall silent nor afterwards,
-// when there is no room for all of them.
+// TestSilentServersKeepNobodyWaiting checks that healthy servers do not wait behind silent ones,
+// neither when these become silent nor later, when there is no room for all of them.
 func TestSilentServersKeepNobodyWaiting(t *testing.T) {
 	const few, patient, known = 2, 24, 200
 	fallen := newCrowd(t, Options{Loops: 1, InFlight: few, Patient: patient}, long, patient/(1+maxAgain))
@@ -146,7 +147,7 @@ func TestSilentServersKeepNobodyWaiting(t *testing.T) {
 	}
 }
 
-// crowd is silent servers and a few that answer.
+// crowd is a set of silent servers and a few healthy ones.
 type crowd struct {
 	*rig
 	silent, healthy []uint32
@@ -165,7 +166,8 @@ func newCrowd(t *testing.T, o Options, timeout time.Duration, silent int) *crowd
 	return c
 }
 
-// before is how many silent ones are judged before the healthy ones when they are asked first.
+// before returns how many silent servers get a verdict before the healthy ones when they are probed
+// first.
 func (c *crowd) before() (n int) {
 	c.t.Helper()
 	c.Ask(append(slices.Clone(c.silent), c.healthy...))
@@ -182,8 +184,8 @@ func (c *crowd) before() (n int) {
 	return n
 }
 
-// TestLateIsForgotten: a server that answered again is one of those that do, and a target that takes a number is not what its
-// former one was.
+// TestLateIsForgotten checks that a server that answers again is no longer marked late, and that a
+// target does not inherit the mark of the previous one with its number.
 func TestLateIsForgotten(t *testing.T) {
 	r := newRig(t, Options{Loops: 1})
 	late := func(id uint32) bool {

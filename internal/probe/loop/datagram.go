@@ -32,7 +32,7 @@ func (l *loop) sendDatagram(i uint32) {
 	}
 }
 
-// datagram goes on with a probe over UDP.
+// datagram continues a probe over UDP.
 func (l *loop) datagram(i uint32) {
 	s := &l.slots[i]
 	for {
@@ -63,7 +63,7 @@ func (l *loop) datagram(i uint32) {
 	}
 }
 
-// clearDatagrams makes a socket that answered fit for another probe: nothing is left in it; false: close it.
+// clearDatagrams empties a socket for another probe; false: close it.
 func (l *loop) clearDatagrams(fd int32) bool {
 	for range 16 {
 		switch _, err := receive(fd, l.scratch); err {
@@ -77,7 +77,7 @@ func (l *loop) clearDatagrams(fd int32) bool {
 	return false
 }
 
-// noAnswer is what an error of a datagram says; told: somebody on the way said so, by ICMP.
+// noAnswer returns the finding for the error of a datagram; told: the error was received by ICMP.
 func noAnswer(err unix.Errno, told bool) finding {
 	switch {
 	case err == unix.ECONNREFUSED:

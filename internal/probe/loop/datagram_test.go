@@ -13,7 +13,7 @@ import (
 	"github.com/shuntlb/shunt/internal/probe"
 )
 
-// serveUDP hands datagrams to f, which returns the answers.
+// serveUDP passes datagrams to f, which returns the answers.
 func serveUDP(t *testing.T, on string, f func([]byte) [][]byte) netip.AddrPort {
 	t.Helper()
 	c, err := net.ListenPacket("udp", on)
@@ -36,7 +36,7 @@ func serveUDP(t *testing.T, on string, f func([]byte) [][]byte) netip.AddrPort {
 	return c.LocalAddr().(*net.UDPAddr).AddrPort()
 }
 
-// closedUDP is a loopback address where nobody listens.
+// closedUDP returns a loopback address without a listener.
 func closedUDP(t *testing.T, on string) netip.AddrPort {
 	t.Helper()
 	c, err := net.ListenPacket("udp", on)
@@ -65,7 +65,7 @@ func TestWordsOfDatagrams(t *testing.T) {
 		if string(b) != "PING" {
 			return nil
 		}
-		// A second answer is nobody's, and spoils nothing that follows.
+		// A second answer matches no request, and must not affect later probes.
 		return [][]byte{[]byte("a PONG b"), []byte("stray")}
 	}
 	const local, local6 = "127.0.0.1:0", "[::1]:0"
@@ -83,7 +83,7 @@ func TestWordsOfDatagrams(t *testing.T) {
 	})
 }
 
-// names is a server for one name with a few records.
+// names is a DNS server for one name with a few records.
 func names(b []byte) [][]byte {
 	var m dnsmessage.Message
 	if m.Unpack(b) != nil || len(m.Questions) != 1 {
@@ -120,7 +120,7 @@ func names(b []byte) [][]byte {
 	case "www.example.com.257":
 		add(&dnsmessage.UnknownResource{Type: typeCAA, Data: append([]byte{0, 5}, "issueca.example"...)})
 	case "long.example.com.257":
-		// The longest tags there can be: their length and what is before them do not fit a byte.
+		// The longest tags possible: their length plus the bytes before them exceeds a byte.
 		for _, length := range []byte{254, 255} {
 			add(&dnsmessage.UnknownResource{Type: typeCAA, Data: append([]byte{0, length}, strings.Repeat("t", 300)...)})
 		}
@@ -143,7 +143,7 @@ func names(b []byte) [][]byte {
 	if err != nil {
 		return nil
 	}
-	// Before it come datagrams of somebody who guesses.
+	// The answer follows datagrams with wrong guesses.
 	guess, mirrored := append([]byte(nil), answer...), append([]byte(nil), b...)
 	guess[0] ^= 0xff
 	return [][]byte{[]byte("x"), guess, mirrored, answer}

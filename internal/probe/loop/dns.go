@@ -12,7 +12,7 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// typeCAA is a record type that dnsmessage has no name for (RFC 8659).
+// typeCAA is a record type for which dnsmessage has no name (RFC 8659).
 const typeCAA = dnsmessage.Type(257)
 
 var dnsTypes = map[string]dnsmessage.Type{
@@ -20,10 +20,10 @@ var dnsTypes = map[string]dnsmessage.Type{
 	"NS": dnsmessage.TypeNS, "PTR": dnsmessage.TypePTR, "SOA": dnsmessage.TypeSOA, "SRV": dnsmessage.TypeSRV, "TXT": dnsmessage.TypeTXT,
 }
 
-// rcodes are the names of refusals (IANA, DNS RCODEs).
+// rcodes are the names of response codes (IANA, DNS RCODEs).
 var rcodes = [...]string{"NOERROR", "FORMERR", "SERVFAIL", "NXDOMAIN", "NOTIMP", "REFUSED", "YXDOMAIN", "YXRRSET", "NXRRSET", "NOTAUTH", "NOTZONE"}
 
-// dnsQuestion is what DNS is asked for, and what must be among the answers.
+// dnsQuestion is a DNS question with the expected answer.
 type dnsQuestion struct {
 	question     dnsmessage.Question
 	kind, answer string
@@ -47,7 +47,8 @@ func newDNSQuestion(c *lb.Check) (q dnsQuestion, message []byte, err error) {
 	return q, message, nil
 }
 
-// judge takes a datagram; done: it is the answer to the question with that id. Others do not count: anybody can send them.
+// judge evaluates a datagram; done: it is the answer to the question with that id. Other datagrams
+// are ignored, because any host can send them.
 func (q *dnsQuestion) judge(id uint16, b []byte) (f finding, done bool) {
 	var p dnsmessage.Parser
 	h, err := p.Start(b)
@@ -96,12 +97,13 @@ func (q *dnsQuestion) isAsked(a dnsmessage.Question) bool {
 	return a.Type == q.question.Type && a.Class == q.question.Class && sameName(a.Name.String(), q.question.Name.String())
 }
 
-// sameName compares names of DNS, with or without the last dot.
+// sameName compares DNS names, with or without the last dot.
 func sameName(a, b string) bool {
 	return strings.EqualFold(strings.TrimSuffix(a, "."), strings.TrimSuffix(b, "."))
 }
 
-// matches tells whether a record's data is the answer that is wanted, in the form of zone files (RFC 1035, section 5).
+// matches reports whether a record's data equals the expected answer, in the form of zone files
+// (RFC 1035, section 5).
 func (q *dnsQuestion) matches(body dnsmessage.ResourceBody) bool {
 	switch r := body.(type) {
 	case *dnsmessage.AResource:
@@ -128,7 +130,7 @@ func (q *dnsQuestion) matches(body dnsmessage.ResourceBody) bool {
 	return false
 }
 
-// isWords compares the words of the answer that is wanted, which may be names.
+// isWords compares the fields of the expected answer, which may be names.
 func (q *dnsQuestion) isWords(words ...string) bool {
 	return slices.EqualFunc(strings.Fields(q.answer), words, sameName)
 }
@@ -138,7 +140,7 @@ func sameAddress(a netip.Addr, s string) bool {
 	return err == nil && a == b
 }
 
-// caa is a CAA record: flags, tag and value (RFC 8659, section 4.1).
+// caa returns a CAA record as text: flags, tag and value (RFC 8659, section 4.1).
 func caa(data []byte) string {
 	if len(data) < 2 || len(data) < 2+int(data[1]) {
 		return ""

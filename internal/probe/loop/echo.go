@@ -18,16 +18,18 @@ const (
 	optionICMPFilter, echoHeader, echoNonce = 1, 8, 8
 )
 
-// echoes is the socket by which a loop asks by ICMP in one family, for all of its targets.
+// echoes is the socket of a loop for ICMP probes in one family, for all of its targets.
 type echoes struct {
 	fd int
-	// raw: the socket gets what everybody on this machine is sent, and puts the id itself; else the kernel does both.
+	// raw: the socket receives all matching ICMP packets of this machine, and id is its own;
+	// otherwise the kernel filters them and sets the id.
 	raw bool
 	id  uint16
 }
 
-// openEchoes makes a socket: a raw one, which hears of routers that reach nobody, too; else one that needs no right, where the machine
-// allows it (net.ipv4.ping_group_range).
+// openEchoes opens a raw socket, which also receives routers' Destination Unreachable. Without the
+// privilege for it, it opens a datagram socket, if the machine allows that
+// (net.ipv4.ping_group_range).
 func openEchoes(v6 bool) (echoes, unix.Errno) {
 	family, protocol := unix.AF_INET, unix.IPPROTO_ICMP
 	if v6 {
@@ -89,7 +91,7 @@ func (l *loop) echoesOf(v6 bool) *echoes {
 	return &l.echoes[0]
 }
 
-// openEchoesOf opens the socket of a family, unless it is.
+// openEchoesOf opens the socket of a family, unless it is open.
 func (l *loop) openEchoesOf(v6 bool) unix.Errno {
 	e := l.echoesOf(v6)
 	if e.fd > 0 {
@@ -112,7 +114,7 @@ func (l *loop) openEchoesOf(v6 bool) unix.Errno {
 	return 0
 }
 
-// heardEchoes takes what came by ICMP.
+// heardEchoes receives ICMP messages.
 func (l *loop) heardEchoes(v6 bool) {
 	e := l.echoesOf(v6)
 	for range maxEvents {
@@ -133,7 +135,7 @@ func (l *loop) heardEchoes(v6 bool) {
 	}
 }
 
-// heardEcho ends the probe that an answer or a router's word is about.
+// heardEcho ends the probe that an answer or a router's error is about.
 func (l *loop) heardEcho(h heard, from netip.Addr) {
 	i := uint32(h.sequence)
 	if int(i) >= len(l.slots) {
@@ -143,8 +145,9 @@ func (l *loop) heardEcho(h heard, from netip.Addr) {
 	if s.class != echo || s.phase == idle {
 		return
 	}
-	// Who is not on the way can guess all but the nonce. A router that quotes 64 bits alone (RFC 792) does not prove that it is on it;
-	// RFC 1812, section 4.3.2.3, has it quote more.
+	// A sender outside the path can guess everything but the nonce. A router that quotes only 64
+	// bits (RFC 792) does not prove that it is on the path. RFC 1812, section 4.3.2.3, has it quote
+	// more.
 	if !h.nonced {
 		l.unproven.Add(1)
 		return
@@ -161,18 +164,19 @@ func (l *loop) heardEcho(h heard, from netip.Addr) {
 	}
 }
 
-// heard is an ICMP message that is about an echo request.
+// heard is an ICMP message about an echo request.
 type heard struct {
 	id, sequence uint16
-	// nonced: nonce is there; a router may have cut it off.
+	// nonced: nonce is present; a router may have cut it off.
 	nonced bool
 	nonce  uint64
-	// words are a router's, about a request to an address; empty: it is the answer.
+	// words is the reason of a router's error, about a request to an address; empty: the message is
+	// the answer.
 	words string
 	to    netip.Addr
 }
 
-// readEcho reads an ICMP message; false: it is about no echo request.
+// readEcho parses an ICMP message; false: it is not about an echo request.
 func readEcho(v6 bool, b []byte) (h heard, ok bool) {
 	if len(b) < echoHeader {
 		return h, false
@@ -214,7 +218,8 @@ func readEcho(v6 bool, b []byte) (h heard, ok bool) {
 	return h, true
 }
 
-// words4 and words6 say what a code of Destination Unreachable means (RFC 792, RFC 1812 section 5.2.7.1; RFC 4443 section 3.1).
+// words4 and words6 return the meaning of a code of Destination Unreachable (RFC 792, RFC 1812
+// section 5.2.7.1; RFC 4443 section 3.1).
 func words4(code byte) string {
 	switch code {
 	case 0, 6, 11:
@@ -235,7 +240,7 @@ func words6(code byte) string {
 	return "host unreachable"
 }
 
-// echoRequest is a request with its checksum, which the kernel writes itself for ICMPv6.
+// echoRequest returns a request with its checksum; for ICMPv6 the kernel sets the checksum.
 func echoRequest(v6 bool, id, sequence uint16, nonce uint64) []byte {
 	b := make([]byte, echoHeader+echoNonce)
 	if b[0] = echo4; v6 {
@@ -257,7 +262,7 @@ func echoRequest(v6 bool, id, sequence uint16, nonce uint64) []byte {
 	return b
 }
 
-// payload4 is what follows an IPv4 header; empty: it is none.
+// payload4 returns the bytes after an IPv4 header; nil: the header is malformed.
 func payload4(b []byte) []byte {
 	if len(b) < 20 || len(b) < int(b[0]&15)*4 || b[0]&15 < 5 {
 		return nil
@@ -272,7 +277,7 @@ func as4(a netip.Addr) (b [4]byte) {
 	return b
 }
 
-// source is the address of who sent.
+// source returns the address of the sender.
 func source(from unix.Sockaddr) netip.Addr {
 	switch f := from.(type) {
 	case *unix.SockaddrInet4:

@@ -9,7 +9,8 @@ import (
 	"github.com/shuntlb/shunt/internal/probe"
 )
 
-// unreachableAbout is the ICMP message of a router about an echo request, of which it quotes so many bytes.
+// unreachableAbout returns the ICMP error of a router about an echo request, of which it quotes the
+// given number of bytes.
 func unreachableAbout(v6 bool, to netip.Addr, request []byte, quoted int) []byte {
 	about := make([]byte, echoHeader, 128)
 	var header []byte
@@ -25,8 +26,8 @@ func unreachableAbout(v6 bool, to netip.Addr, request []byte, quoted int) []byte
 	return append(append(about, header...), request[:quoted]...)
 }
 
-// TestRoutersMustProveWhatTheyQuote: an error that does not have the nonce of the request is not believed, whatever else is right, and
-// one with a wrong nonce neither; both leave the verdict to the answer, or to silence.
+// TestRoutersMustProveWhatTheyQuote checks that an error without the nonce of the request, or with
+// a wrong one, is ignored. The verdict then depends on the answer, or the timeout.
 func TestRoutersMustProveWhatTheyQuote(t *testing.T) {
 	for _, to := range []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")} {
 		v6 := to.Is6()

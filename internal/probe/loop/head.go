@@ -6,11 +6,13 @@ import (
 	"strings"
 )
 
-// maxAnswer bounds what is read of an answer, in bytes: status line and headers, or what is to hold an expected text.
+// maxAnswer bounds the bytes read of an answer: status line and headers, or the bytes searched for
+// an expected text.
 const maxAnswer = 64 << 10
 
-// parseHead reads the head of an HTTP/1 response (RFC 9112, section 4) from what came so far. It is complete when done; a fault is
-// why it will never be. 1xx responses before the last one are passed over.
+// parseHead parses the head of an HTTP/1 response (RFC 9112, section 4) from the bytes received so
+// far. done: the head is complete. fault: the reason why it can never be valid. 1xx responses
+// before the final one are skipped.
 func parseHead(b []byte) (status int, done bool, fault string) {
 	for {
 		line, rest, whole := nextLine(b)
@@ -41,14 +43,15 @@ func parseHead(b []byte) (status int, done bool, fault string) {
 	}
 }
 
-// isHTTP tells whether the beginning of a line may become a status line: all of it up to the longest that is not one.
+// isHTTP reports whether the beginning of a line may become a status line. A line shorter than 64
+// bytes always may, so that the message about another protocol can quote it.
 func isHTTP(b []byte) bool {
 	const prefix = "HTTP/"
 	n := min(len(b), len(prefix))
 	return string(b[:n]) == prefix[:n] || len(b) < 64
 }
 
-// nextLine cuts the first line off, without its end.
+// nextLine cuts off the first line, without its end.
 func nextLine(b []byte) (line, rest []byte, whole bool) {
 	end := bytes.IndexByte(b, '\n')
 	if end < 0 {
@@ -78,7 +81,7 @@ func parseStatusLine(line []byte) (status int, fault string) {
 	return status, ""
 }
 
-// malformed quotes what is wrong, shortened.
+// malformed returns a fault that quotes the text, shortened.
 func malformed(what string, text []byte) string {
 	const most = 64
 	text, _, _ = bytes.Cut(text, []byte{'\n'})

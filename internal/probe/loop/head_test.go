@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// FuzzHead: heads are read as net/http reads them, wherever they are cut.
+// FuzzHead compares parseHead with net/http, for heads cut at any place.
 func FuzzHead(f *testing.F) {
 	for _, s := range []string{
 		"HTTP/1.1 200 OK\r\n\r\n", "HTTP/1.0 404 Not Found\nServer: x\n\n", "HTTP/1.1 200\r\nA: b\r\n c\r\n\r\nbody", "HTTP/2.0 200 OK\r\n\r\n",

@@ -1,5 +1,6 @@
-// Package loop asks by sockets: TCP, plain HTTP/1.1, UDP, DNS and ICMP echo, from one epoll loop per core, without a goroutine or a
-// descriptor per target. Connections end by RST, so that no port rests in TIME_WAIT, and their sockets are used again.
+// Package loop probes by sockets: TCP, plain HTTP/1.1, UDP, DNS and ICMP echo. It uses one epoll
+// loop per core, without a goroutine or a descriptor per target. Connections end by RST, so that no
+// port stays in TIME_WAIT, and their sockets are reused.
 package loop
 
 import (
@@ -16,20 +17,23 @@ import (
 	"github.com/shuntlb/shunt/internal/probe"
 )
 
-// DefaultInFlight bounds the probes that a loop has under way and that are answered soon.
+// DefaultInFlight bounds the concurrent probes of a loop that are answered soon.
 const DefaultInFlight = 512
 
-// Options are how an Asker works. The zero value will do.
+// Options are the settings of an Asker. The zero value is usable.
 type Options struct {
-	// Loops is how many there are; 0: one per core that Go uses.
+	// Loops is the number of loops; 0: one per core that Go uses.
 	Loops int
-	// InFlight is how many probes of a loop are under way at most; 0: DefaultInFlight. The others wait, and their timeouts do not
-	// run yet. Those without an answer for 100 ms do not count, while there is room among Patient.
+	// InFlight bounds the concurrent probes of a loop; 0: DefaultInFlight. The others wait, and
+	// their timeouts do not run yet. Probes without an answer for 100 ms do not count, while there
+	// is room among Patient.
 	InFlight int
-	// Patient is how many connections of a loop are under way for probes that wait longer, or whose targets' last ones timed out; 0:
-	// 16,384, or as many as take a quarter of the process's descriptors with those of the other loops.
+	// Patient bounds the connections of a loop for probes that wait longer, or whose targets' last
+	// probes timed out; 0: 16,384, or fewer so that those of all loops take at most a quarter of
+	// the process's descriptors.
 	Patient int
-	// Enter, if not nil, runs on the thread of each loop before anything else, and decides the network namespace.
+	// Enter, if not nil, runs on the thread of each loop before anything else. It selects the
+	// network namespace.
 	Enter func() error
 }
 
@@ -48,14 +52,14 @@ var (
 	_ probe.Counter = (*Asker)(nil)
 )
 
-// Stats is what an Asker met.
+// Stats holds the counters of an Asker.
 type Stats struct {
 	probe.Met
-	// Sockets are open.
+	// Sockets is the number of open sockets.
 	Sockets int
 }
 
-// New starts the loops. Answers go to answered, from any of them.
+// New starts the loops. Each of them passes its answers to answered.
 func New(o Options, answered func([]probe.Answer)) (*Asker, error) {
 	if o.Loops == 0 {
 		o.Loops = runtime.GOMAXPROCS(0)
@@ -140,7 +144,7 @@ func (a *Asker) Ask(ids []uint32) {
 	}
 }
 
-// Stats is what the asker met.
+// Stats returns the sum of the loops' counters.
 func (a *Asker) Stats() (s Stats) {
 	for _, l := range a.loops {
 		s.Starved += l.starved.Load()
@@ -175,8 +179,8 @@ func (a *Asker) Close() error {
 	return nil
 }
 
-// of is the loop of a number.
+// of returns the loop of a number.
 func (a *Asker) of(id uint32) *loop { return a.loops[int(id)%len(a.loops)] }
 
-// counter is one that another thread reads.
+// counter is a counter that another thread reads.
 type counter = atomic.Uint64

@@ -38,7 +38,7 @@ func serve(t *testing.T, on string, f func(*net.TCPConn)) netip.AddrPort {
 	return l.Addr().(*net.TCPAddr).AddrPort()
 }
 
-// says reads what comes first, writes a text and keeps the connection until the other side is gone.
+// says reads once, writes a text and keeps the connection open until the peer closes it.
 func says(text string) func(*net.TCPConn) {
 	return func(c *net.TCPConn) {
 		defer c.Close()
@@ -48,7 +48,7 @@ func says(text string) func(*net.TCPConn) {
 	}
 }
 
-// saysAndLeaves is says for a server that closes; reset: by RST.
+// saysAndLeaves is like says, but closes the connection; reset: by RST.
 func saysAndLeaves(text string, reset bool) func(*net.TCPConn) {
 	return func(c *net.TCPConn) {
 		defer c.Close()
@@ -60,7 +60,7 @@ func saysAndLeaves(text string, reset bool) func(*net.TCPConn) {
 	}
 }
 
-// answers is a web server's answer, of which the requests are handed to seen.
+// answers returns a web server's response. The requests are sent to seen.
 func answers(status int, seen chan<- *http.Request) func(*net.TCPConn) {
 	return func(c *net.TCPConn) {
 		defer c.Close()
@@ -75,7 +75,7 @@ func answers(status int, seen chan<- *http.Request) func(*net.TCPConn) {
 	}
 }
 
-// closedPort is a loopback address where nobody listens.
+// closedPort returns a loopback address without a listener.
 func closedPort(t *testing.T) netip.AddrPort {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -86,7 +86,7 @@ func closedPort(t *testing.T) netip.AddrPort {
 	return l.Addr().(*net.TCPAddr).AddrPort()
 }
 
-// fullBacklog listens, accepts nobody, and has no place for another connection: SYNs are dropped.
+// fullBacklog listens, accepts no connection, and has a full backlog: SYNs are dropped.
 func fullBacklog(t *testing.T) netip.AddrPort {
 	t.Helper()
 	fd, address, err := noPlace()
@@ -107,7 +107,7 @@ const (
 	short = 50 * time.Millisecond
 )
 
-// check is one with defaults.
+// check returns a check with defaults.
 func check(kind string, timeout time.Duration, change func(*lb.Check)) lb.Check {
 	c := lb.Check{Kind: kind, Timeout: timeout, Interval: time.Minute}
 	if kind == lb.CheckHTTP {
@@ -122,7 +122,7 @@ func check(kind string, timeout time.Duration, change func(*lb.Check)) lb.Check 
 
 func of(c lb.Check, a netip.AddrPort) probe.Target { return probe.Of(c, a.Addr(), a.Port()) }
 
-// rig is an asker with the answers it gave.
+// rig is a prober with its answers.
 type rig struct {
 	*Asker
 	t       *testing.T
@@ -156,7 +156,7 @@ func (r *rig) add(t probe.Target) uint32 {
 	return id
 }
 
-// ask asks a target once.
+// ask probes a target once.
 func (r *rig) ask(t probe.Target) probe.Answer {
 	r.t.Helper()
 	id := r.add(t)
@@ -168,7 +168,7 @@ func (r *rig) ask(t probe.Target) probe.Answer {
 	return a
 }
 
-// wordsCase is a server with what is to be said of it.
+// wordsCase is a server with the expected answer.
 type wordsCase struct {
 	name    string
 	target  probe.Target
@@ -177,7 +177,7 @@ type wordsCase struct {
 	words   string
 }
 
-// compare asks each target twice: the second time on a socket that was used before.
+// compare probes each target twice: the second time on a used socket.
 func (r *rig) compare(cases []wordsCase) {
 	for range 2 {
 		r.compareOnce(cases)
@@ -198,7 +198,8 @@ func (r *rig) compareOnce(cases []wordsCase) {
 	}
 }
 
-// TestWordsOfMisbehavingServers: each way to fail over TCP has its verdict and words, on a socket that was used before, too.
+// TestWordsOfMisbehavingServers checks verdict and text of each failure over TCP, on used sockets
+// too.
 func TestWordsOfMisbehavingServers(t *testing.T) {
 	r := newRig(t, Options{Loops: 1})
 	const local, local6 = "127.0.0.1:0", "[::1]:0"
@@ -273,8 +274,9 @@ func knows(c *net.TCPConn) {
 	}
 }
 
-// TestServersThatSpeakFirstDoNotWait: a check of them may be shorter than the time for which the kernel may keep an acknowledgement
-// back. Without it the server's connection is not there to be greeted.
+// TestServersThatSpeakFirstDoNotWait checks servers that send first with a timeout shorter than the
+// kernel's delay of an acknowledgement. Without the acknowledgement the server's connection is not
+// established, and it cannot send its greeting.
 func TestServersThatSpeakFirstDoNotWait(t *testing.T) {
 	const shorter = 150 * time.Millisecond
 	greets := of(check(lb.CheckTCP, shorter, func(c *lb.Check) { c.Expect = "220" }), serve(t, "127.0.0.1:0", func(c *net.TCPConn) {
@@ -295,8 +297,8 @@ func TestServersThatSpeakFirstDoNotWait(t *testing.T) {
 	}
 }
 
-// TestConnectionsAreNotAcknowledgedTwice: the kernel sends a SYN and a RST for a connection that is all that is asked for, and
-// nothing between them.
+// TestConnectionsAreNotAcknowledgedTwice checks that a probe that only connects sends a SYN and a
+// RST, and no segment between them.
 func TestConnectionsAreNotAcknowledgedTwice(t *testing.T) {
 	const n = 50
 	name := namespace(t, "segments")
@@ -348,8 +350,8 @@ func TestRequestSaysWhatWasConfigured(t *testing.T) {
 	}
 }
 
-// TestManyWaitForFew: with few probes under way at a time, every target is asked, once, whatever its neighbours do; a timeout runs
-// from when a probe begins.
+// TestManyWaitForFew checks, with few concurrent probes, that every target is probed once, whatever
+// its neighbours do, and that a timeout runs from when a probe begins.
 func TestManyWaitForFew(t *testing.T) {
 	const n, few = 600, 8
 	r := newRig(t, Options{Loops: 2, InFlight: few})
@@ -413,7 +415,8 @@ func TestWhatNeedsOthersIsRefused(t *testing.T) {
 	}
 }
 
-// TestCloseDoesNotWaitForAHangingServer, and nothing is answered after it.
+// TestCloseDoesNotWaitForAHangingServer checks that Close returns immediately and no answer follows
+// it.
 func TestCloseDoesNotWaitForAHangingServer(t *testing.T) {
 	hanging := make(chan struct{})
 	a := serve(t, "127.0.0.1:0", func(c *net.TCPConn) {
@@ -440,7 +443,8 @@ func TestEnterMayFail(t *testing.T) {
 	}
 }
 
-// TestOwnFaultsAreVoid: what this machine lacks is no fault of a server; and only what nothing came back of is silence.
+// TestOwnFaultsAreVoid checks that errors of this machine are void, and that only probes without
+// any response are silent.
 func TestOwnFaultsAreVoid(t *testing.T) {
 	for _, err := range []unix.Errno{unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM, unix.EADDRNOTAVAIL, unix.EPERM} {
 		if f := noConnection(err); f.verdict != probe.Void || f.silent || f.words != "not asked: "+err.Error() {

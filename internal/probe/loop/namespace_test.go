@@ -19,7 +19,7 @@ import (
 	"github.com/shuntlb/shunt/internal/probe"
 )
 
-// namespace makes one that is gone after the test, and returns its name.
+// namespace creates a network namespace for the test, and returns its name.
 func namespace(t *testing.T, suffix string) string {
 	t.Helper()
 	name := fmt.Sprintf("loop%d-%s", os.Getpid(), suffix)
@@ -54,7 +54,7 @@ func run(t *testing.T, name, commands string) {
 	}
 }
 
-// enter moves the thread it runs on to a namespace.
+// enter returns a function that moves its thread to a namespace.
 func enter(name string) func() error {
 	return func() error {
 		f, err := os.Open(filepath.Join(netdev.NamespaceDir, name))
@@ -66,7 +66,8 @@ func enter(name string) func() error {
 	}
 }
 
-// TestWordsOfRouters: what routers say of the way, or do not say, is told for each kind, and all of it is silence.
+// TestWordsOfRouters checks that each ICMP error of a router, or none, has its text, and that all
+// of them are silence.
 func TestWordsOfRouters(t *testing.T) {
 	near, router := namespace(t, "near"), namespace(t, "router")
 	run(t, near, `
@@ -98,7 +99,7 @@ func TestWordsOfRouters(t *testing.T) {
 		})
 		return probe.Of(c, netip.MustParseAddr(address), 80)
 	}
-	// The links are up, and neighbours known, once a connection was refused.
+	// The links are up and neighbours are resolved once a connection was refused.
 	for _, address := range []string{"10.9.0.2", "fd09::2"} {
 		if a := r.ask(ask(lb.CheckTCP, long, address)); a.Words != "connection refused" {
 			t.Fatalf("the router says %q", a.Words)
@@ -108,7 +109,8 @@ func TestWordsOfRouters(t *testing.T) {
 	silent := func(kind string, timeout time.Duration, address, words string) {
 		cases = append(cases, wordsCase{kind + " to " + address, ask(kind, timeout, address), probe.Bad, true, words})
 	}
-	// A router tells one that asks five times of its error routes, then once a second (net.ipv4.route.error_burst).
+	// A router sends errors of its error routes to one source five times, then once a second
+	// (net.ipv4.route.error_burst).
 	const unreachable, ours, prohibited, nowhere = "192.0.2.1", "192.0.3.1", "198.18.0.1", "203.0.113.1"
 	const unreachable6, prohibited6, nowhere6 = "2001:db8:1::1", "2001:db8:2::1", "2001:db8:3::1"
 	for _, kind := range []string{lb.CheckTCP, lb.CheckHTTP, lb.CheckUDP, lb.CheckICMP} {
@@ -130,7 +132,8 @@ func TestWordsOfRouters(t *testing.T) {
 	))
 }
 
-// TestOutOfPorts: probes without a port are void, say so, and are counted; with the ports the verdicts come back.
+// TestOutOfPorts checks that probes without a free port are void, give the reason and are counted,
+// and that they work again with free ports.
 func TestOutOfPorts(t *testing.T) {
 	name := namespace(t, "ports")
 	const ports = 4
@@ -186,7 +189,7 @@ func outOfDescriptors(t *testing.T, web netip.AddrPort) {
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
 		t.Fatal(err)
 	}
-	// leave lets the process open so many more.
+	// leave limits the process to n more descriptors.
 	leave := func(n uint64) {
 		t.Helper()
 		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
@@ -226,7 +229,7 @@ func outOfDescriptors(t *testing.T, web netip.AddrPort) {
 	if s := few.Stats(); s.Starved == 0 || s.Sockets == 0 || s.Sockets > 5 {
 		t.Errorf("stats %+v", s)
 	}
-	// What is kept for one family is given up for another.
+	// A spare socket of one family is closed for another.
 	six := of(check(lb.CheckTCP, long, nil), netip.AddrPortFrom(netip.IPv6Loopback(), 1))
 	if a := few.ask(six); a.Verdict != probe.Bad || a.Words != "connection refused" {
 		t.Errorf("over the other family: %+v", a)

@@ -11,7 +11,7 @@ import (
 	"github.com/shuntlb/shunt/internal/probe"
 )
 
-// kind is what a probe does.
+// kind is the protocol of a probe.
 type kind uint8
 
 const (
@@ -22,22 +22,23 @@ const (
 	kindICMP
 )
 
-// question is a check as it is asked, once for all targets with it.
+// question is a check prepared for probing, once for all targets with it.
 type question struct {
 	check   unique.Handle[lb.Check]
 	kind    kind
-	targets int // that have it; Asker.mu guards it
+	targets int // number of targets with it; guarded by Asker.mu
 	timeout time.Duration
-	// again is how long after one connection another is tried; 0: none is.
+	// again is the time after which an additional connection is tried; 0: none is.
 	again time.Duration
-	// before and after are the request of HTTP, around the Host header; before is what TCP, UDP and DNS send.
+	// before and after are the HTTP request, around the Host header; before is also the payload of
+	// TCP, UDP and DNS.
 	before, after string
-	status        [16]uint64 // a bit for each good one
+	status        [16]uint64 // one bit for each good status
 	expect        []byte
 	dns           dnsQuestion
 }
 
-// newQuestion takes a check that can be asked here.
+// newQuestion returns the question of a check, or an error if this package cannot probe it.
 func newQuestion(c *lb.Check) (*question, error) {
 	q := &question{check: unique.Make(*c), timeout: c.Timeout, before: c.Sent(), expect: []byte(c.Expected())}
 	var err error
@@ -75,10 +76,10 @@ func newQuestion(c *lb.Check) (*question, error) {
 	return q, nil
 }
 
-// hasStatus tells whether a status below 1000 is good.
+// hasStatus reports whether a status below 1000 is good.
 func (q *question) hasStatus(code int) bool { return q.status[code/64]&(1<<(code%64)) != 0 }
 
-// target is one to ask. The zero value is nobody.
+// target is a target to probe. The zero value is none.
 type target struct {
 	address  netip.AddrPort
 	question *question

@@ -1,6 +1,6 @@
 package loop
 
-// queue is numbers that wait for their turn, in the order they came.
+// queue is a FIFO of numbers.
 type queue struct {
 	ids  []uint32
 	head int
@@ -17,8 +17,8 @@ func (q *queue) push(id uint32) {
 	q.ids = append(q.ids, id)
 }
 
-// first is the next; there must be one.
+// first returns the first number; the queue must not be empty.
 func (q *queue) first() uint32 { return q.ids[q.head] }
 
-// pop takes it out.
+// pop removes the first number.
 func (q *queue) pop() { q.head++ }

@@ -7,23 +7,26 @@ import (
 )
 
 const (
-	// patience is how long a probe counts among those that are answered soon. It is far longer than what serves takes to answer.
+	// patience is how long a probe counts among those that are answered soon. A working server
+	// answers far sooner.
 	patience = 100 * time.Millisecond
-	// maxPatient bounds the probes of a loop that wait longer: 16,384 of 500 ms each are 32,768 silent servers a second. A socket
-	// takes about 3 KiB of the kernel. With the others it stays below the 65,536 numbers of an echo request.
+	// maxPatient bounds the probes of a loop that wait longer: 16,384 of 500 ms each are 32,768
+	// silent servers a second. A socket takes about 3 KiB in the kernel. Together with the prompt
+	// probes the number stays below the 65,536 sequence numbers of echo requests.
 	maxPatient = 16 << 10
-	// patientShare is the share of the process's descriptors that all loops use for them.
+	// patientShare is the divisor of the process's descriptors: all loops use one part of them for
+	// patient probes.
 	patientShare = 4
 )
 
-// room is how many probes a loop may have under way. Those that wait long, or did so the last time, have a room of their own, so
-// that servers which are silent keep nobody else waiting.
+// room bounds the concurrent probes of a loop. Probes that wait for long, or did so the last time,
+// have a limit of their own, so that silent servers delay no other probe.
 type room struct {
 	prompt, patient         int
 	promptMost, patientMost int
 }
 
-// newRoom is that of one of several loops.
+// newRoom returns the room of one of several loops.
 func newRoom(o *Options) room {
 	r := room{promptMost: min(o.InFlight, maxPatient), patientMost: o.Patient}
 	if r.patientMost == 0 {
@@ -37,7 +40,7 @@ func newRoom(o *Options) room {
 	return r
 }
 
-// has tells whether one more may begin.
+// has reports whether one more probe may begin.
 func (r *room) has(patient bool) bool {
 	if patient {
 		return r.patient < r.patientMost
@@ -61,7 +64,7 @@ func (r *room) leave(patient bool) {
 	}
 }
 
-// change lets a probe that waited for long make place for another; false: there is no room for more of its kind.
+// change moves a probe that waited for long to the patient ones; false: there is no room there.
 func (r *room) change() bool {
 	if !r.has(true) {
 		return false
@@ -71,10 +74,10 @@ func (r *room) change() bool {
 	return true
 }
 
-// busy is how many are under way.
+// busy returns the number of running probes.
 func (r *room) busy() int { return r.prompt + r.patient }
 
-// marks is a bit for each of a dense set of numbers.
+// marks is a bit set of numbers.
 type marks []uint64
 
 func (m marks) has(i uint32) bool { return int(i/64) < len(m) && m[i/64]&(1<<(i%64)) != 0 }

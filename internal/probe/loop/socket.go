@@ -23,18 +23,20 @@ const (
 	echo
 )
 
-// phase is how far a probe is.
+// phase is the state of a slot.
 type phase uint8
 
 const (
 	idle phase = iota
 	connecting
 	talking
-	// trying: the connection is one more of another slot's probe, until it is made.
+	// trying: the slot is an additional connection of another slot's probe, until it is
+	// established.
 	trying
 )
 
-// slot is a socket with the probe that uses it. Its index is what epoll reports, and what its deadline is known by.
+// slot is a socket with the probe that uses it. Its index is the data of its epoll events and the
+// number of its deadline in the wheel.
 type slot struct {
 	fd    int32
 	class class
@@ -42,22 +44,26 @@ type slot struct {
 	id    uint32
 	target
 	began time.Duration
-	// patient: it is among those that wait for long, or impatient is when it is to be. wasLate: the target's last probe timed out.
+	// patient: it counts among the probes that wait for long; otherwise impatient is when it is to
+	// be moved there. wasLate: the target's last probe timed out.
 	patient, wasLate bool
 	impatient        time.Duration
-	// others are the connections that were tried beside its own, the last of them at triedAt; of is whose such a connection is.
+	// others are the slots of additional connections, the last of them tried at triedAt. of, in the
+	// slot of such a connection, is the slot of its probe.
 	tried   uint8
 	others  [maxAgain]uint32
 	of      uint32
 	triedAt time.Duration
-	// sent is how much of the request went out, got what came and is not whole yet.
+	// sent is how much of the request was sent, or -1 after all of it; got the received bytes of an
+	// incomplete answer.
 	sent int
 	got  []byte
-	// nonce is that of the question, for DNS and ICMP.
+	// nonce is the nonce of the request, for DNS and ICMP.
 	nonce uint64
 }
 
-// The calls below do not tell Go's scheduler: none of them waits, and it costs more than some of them.
+// The calls below bypass Go's scheduler, because none of them blocks, and entering it costs more
+// than some of them.
 
 func connect(fd int32, to *unix.RawSockaddrInet6, size uintptr) unix.Errno {
 	_, _, err := unix.RawSyscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(to)), size)
@@ -83,7 +89,7 @@ func receive(fd int32, b []byte) (int, unix.Errno) {
 	return int(n), err
 }
 
-// pendingError takes a socket's error.
+// pendingError returns and clears a socket's error.
 func pendingError(fd int32) unix.Errno {
 	var value int32
 	size := uint32(unsafe.Sizeof(value))
@@ -95,7 +101,8 @@ func pendingError(fd int32) unix.Errno {
 	return unix.Errno(value)
 }
 
-// wait asks epoll for events, which lie in memory that is not moved; it waits at most that long, in ms, -1: for ever.
+// wait waits for epoll events, for at most milliseconds, -1: without limit. events must be in
+// memory that does not move.
 func wait(epoll int, events []unix.EpollEvent, milliseconds int) (int, unix.Errno) {
 	if milliseconds == 0 {
 		n, _, err := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(epoll), uintptr(unsafe.Pointer(unsafe.SliceData(events))),
@@ -107,7 +114,7 @@ func wait(epoll int, events []unix.EpollEvent, milliseconds int) (int, unix.Errn
 	return int(n), err
 }
 
-// open makes a socket of a class.
+// open opens a socket of a class.
 func open(c class) (int32, unix.Errno) {
 	family, kind := unix.AF_INET, unix.SOCK_STREAM
 	if c == tcp6 || c == udp6 {
@@ -122,13 +129,15 @@ func open(c class) (int32, unix.Errno) {
 	}
 	switch c {
 	case tcp4, tcp6:
-		// What is left closes by RST, too.
+		// With it, close sends a RST, too.
 		_ = unix.SetsockoptLinger(int(fd), unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
 		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
-		// Of a socket that connects it means that the SYN-ACK is acknowledged by what is sent next, the request or the RST, and not
-		// by a segment of its own; after 200 ms at the latest (Linux, tcp_rcv_synsent_state_process).
+		// On a connecting socket it delays the acknowledgement of the SYN-ACK: the next segment
+		// sent, the request or the RST, carries it, or after 200 ms a segment of its own (Linux,
+		// tcp_rcv_synsent_state_process).
 		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_DEFER_ACCEPT, 1)
-		// One segment has no congestion to control. What the machine has for its streams may pace, and arm timers.
+		// One segment needs no congestion control. The machine's default algorithm may pace and arm
+		// timers.
 		_ = unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, "reno")
 	case udp4:
 		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_RECVERR, 1)
@@ -138,10 +147,10 @@ func open(c class) (int32, unix.Errno) {
 	return int32(fd), 0
 }
 
-// acknowledge sends the acknowledgement that a connection owes now.
+// acknowledge sends the delayed acknowledgement of a connection immediately.
 func acknowledge(fd int32) { _ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_QUICKACK, 1) }
 
-// fill writes an address as the kernel takes it, and returns its size.
+// fill writes an address in the kernel's form, and returns its size.
 func fill(to *unix.RawSockaddrInet6, a netip.AddrPort) uintptr {
 	if a.Addr().Is4() {
 		v4 := (*unix.RawSockaddrInet4)(unsafe.Pointer(to))
@@ -152,13 +161,13 @@ func fill(to *unix.RawSockaddrInet6, a netip.AddrPort) uintptr {
 	return unsafe.Sizeof(*to)
 }
 
-// bigEndian is a number whose bytes in memory are those of n in network order.
+// bigEndian returns a number whose bytes in memory are those of n in network order.
 func bigEndian(n uint16) uint16 {
 	b := [2]byte{byte(n >> 8), byte(n)}
 	return *(*uint16)(unsafe.Pointer(&b))
 }
 
-// scope is the number of a zone; 0: there is none.
+// scope returns the number of a zone; 0: there is none.
 func scope(zone string) uint32 {
 	if zone == "" {
 		return 0

@@ -9,7 +9,7 @@ import (
 	"github.com/shuntlb/shunt/internal/probe"
 )
 
-// stream goes on with a probe over TCP.
+// stream continues a probe over TCP.
 func (l *loop) stream(i uint32, events uint32) {
 	s := &l.slots[i]
 	if s.phase == connecting {
@@ -44,15 +44,16 @@ func (l *loop) stream(i uint32, events uint32) {
 	}
 }
 
-// asksNothing: a connection is all that is asked for.
+// asksNothing: the probe is complete with the connection.
 func (q *question) asksNothing() bool {
 	return q.kind == kindTCP && q.before == "" && len(q.expect) == 0
 }
 
-// listens: the server is to speak first.
+// listens: the server is expected to send first.
 func (q *question) listens() bool { return q.kind == kindTCP && q.before == "" && len(q.expect) > 0 }
 
-// write sends what is left of the request; false: the probe has ended. slot.sent is -1 once all is out.
+// write sends the rest of the request; false: the probe has ended. slot.sent is -1 after all is
+// sent.
 func (l *loop) write(i uint32) bool {
 	s := &l.slots[i]
 	l.request = append(l.request[:0], s.question.before...)
@@ -65,7 +66,7 @@ func (l *loop) write(i uint32) bool {
 		case err == unix.EAGAIN:
 			return true
 		case err == unix.EPIPE, err == unix.ECONNRESET:
-			// What the server said before it went is worth more.
+			// An answer that the server sent before it closed is worth more than the error.
 			s.sent = -1
 			l.read(i, true)
 			return false
@@ -85,7 +86,8 @@ func (l *loop) write(i uint32) bool {
 	return true
 }
 
-// read takes what came, until there is no more; all: until the end of the connection, which is there.
+// read reads until no more bytes are there; all: until the end of the connection, which has
+// arrived.
 func (l *loop) read(i uint32, all bool) {
 	s := &l.slots[i]
 	for {
@@ -112,7 +114,7 @@ func (l *loop) read(i uint32, all bool) {
 	}
 }
 
-// judge takes bytes of the answer; done: they decide.
+// judge evaluates more bytes of the answer; done: the finding is final.
 func (s *slot) judge(more []byte, words *[1000]string) (f finding, done bool) {
 	b, before := more, len(s.got)
 	if before > 0 {
@@ -153,7 +155,7 @@ func (s *slot) judge(more []byte, words *[1000]string) (f finding, done bool) {
 	return finding{}, false
 }
 
-// closed is what it means that the server ended the connection.
+// closed returns the finding for a connection that the server closed.
 func (s *slot) closed() finding {
 	if s.question.kind == kindTCP && len(s.got) > 0 {
 		return bad("connected, but closed without %q", s.question.expect)
@@ -161,7 +163,7 @@ func (s *slot) closed() finding {
 	return bad("connected, but closed without an answer")
 }
 
-// tooLate is what it means that the time is over.
+// tooLate returns the finding for a timeout.
 func (s *slot) tooLate() finding {
 	within := milliseconds(s.question.timeout)
 	switch {

@@ -15,41 +15,42 @@ import (
 )
 
 const (
-	// maxStarts is how many probes begin before answers are looked at again, and maxLate how many of these of targets whose last
-	// ones timed out.
+	// maxStarts bounds the probes that begin before events are read again; maxLate bounds,
+	// separately, those of targets whose last ones timed out.
 	maxStarts = 64
 	maxLate   = 16
 	maxEvents = 256
-	// wakeEvent is what epoll reports of the loop's own event, echo4Event and echo6Event of the sockets of ICMP.
+	// wakeEvent is the epoll data of the loop's eventfd, echo4Event and echo6Event those of the
+	// ICMP sockets.
 	wakeEvent  = -1
 	echo4Event = -2
 	echo6Event = -3
 )
 
-// loop is one thread with the probes that it makes.
+// loop is one thread with its probes.
 type loop struct {
 	stride   uint32 // number of loops
 	answered func([]probe.Answer)
-	// sleeps: it waits and has to be poked.
+	// sleeps: the thread waits and has to be poked.
 	sleeps, closing          atomic.Bool
 	starved, again, unproven counter
 	sockets                  atomic.Int64
 
 	mu      sync.Mutex
 	targets []target // by id/stride
-	late    marks    // those whose last probe timed out
+	late    marks    // targets whose last probe timed out, by id/stride
 	inbox   []uint32
 
-	// What follows is the thread's alone.
+	// Only the thread uses the fields below.
 	epoll, wake int
 	begin       time.Time
-	// queue are those to ask, lateQueue those of them whose last probe timed out.
+	// queue has the targets to probe, lateQueue those whose last probe timed out.
 	queue, lateQueue queue
 	room             room
 	slots            []slot
-	// spare are the slots of each class that no probe uses.
+	// spare are the unused slots of each class.
 	spare [echo + 1][]uint32
-	// full: descriptors ran out; no probe begins before one ends.
+	// full: descriptors ran out. No probe begins before one ends.
 	full bool
 	// deadlines of slots, in ms since begin.
 	deadlines *wheel.Wheel
@@ -58,8 +59,8 @@ type loop struct {
 	scratch   []byte
 	request   []byte
 	to        unix.RawSockaddrInet6
-	words     [1000]string // of statuses
-	echoes    [2]echoes    // of IPv4 and IPv6
+	words     [1000]string // by HTTP status
+	echoes    [2]echoes    // IPv4 and IPv6
 }
 
 func newLoop(o Options, stride uint32, answered func([]probe.Answer)) *loop {
@@ -74,20 +75,20 @@ func newLoop(o Options, stride uint32, answered func([]probe.Answer)) *loop {
 	return l
 }
 
-// poke ends the loop's waiting.
+// poke wakes the loop.
 func (l *loop) poke() {
 	one := [8]byte{1}
 	_, _ = unix.Write(l.wake, one[:])
 }
 
-// now is the time since the loop was made.
+// now returns the time since the loop was made.
 func (l *loop) now() time.Duration { return time.Since(l.begin) }
 
-// run asks until the loop is closed.
+// run makes probes until the loop is closed.
 func (l *loop) run(enter func() error, ready chan<- error) {
 	runtime.LockOSThread()
 	if enter == nil {
-		// A thread that went elsewhere ends instead.
+		// A thread in another namespace exits instead.
 		defer runtime.UnlockOSThread()
 	}
 	defer l.end()
@@ -104,7 +105,8 @@ func (l *loop) run(enter func() error, ready chan<- error) {
 		for _, e := range l.events[:n] {
 			l.event(e)
 		}
-		// What came in time is not late because it was not looked at yet.
+		// Expire only after all events are read, because an answer that arrived in time must not
+		// count as late.
 		if n < len(l.events) {
 			l.expire()
 		}
@@ -128,7 +130,7 @@ func (l *loop) prepare(enter func() error) error {
 	return os.NewSyscallError("epoll_ctl", unix.EpollCtl(l.epoll, unix.EPOLL_CTL_ADD, l.wake, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: wakeEvent}))
 }
 
-// end closes what the loop has open.
+// end closes the loop's descriptors.
 func (l *loop) end() {
 	for i := range l.slots {
 		if l.slots[i].fd >= 0 {
@@ -145,7 +147,7 @@ func (l *loop) end() {
 	}
 }
 
-// take takes over what is to be asked.
+// take moves the numbers in the inbox to the queues.
 func (l *loop) take() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -161,18 +163,19 @@ func (l *loop) take() {
 	l.inbox = l.inbox[:0]
 }
 
-// mayStart tells whether a probe waits that may begin.
+// mayStart reports whether a waiting probe may begin.
 func (l *loop) mayStart() bool {
 	return !l.full && (l.queue.len() > 0 && l.room.has(false) || l.lateQueue.len() > 0 && l.room.has(true))
 }
 
-// startSome begins probes.
+// startSome begins probes of both queues.
 func (l *loop) startSome() {
 	l.startFrom(&l.queue, false, maxStarts)
 	l.startFrom(&l.lateQueue, true, maxLate)
 }
 
-// startFrom begins at most so many probes of a queue; late: it is the one of those whose last probes timed out.
+// startFrom begins at most most probes of a queue; late: it is the queue of targets whose last
+// probes timed out.
 func (l *loop) startFrom(q *queue, late bool, most int) {
 	for n := 0; n < most && q.len() > 0 && l.room.has(late) && !l.full; n++ {
 		id := q.first()
@@ -186,7 +189,7 @@ func (l *loop) startFrom(q *queue, late bool, most int) {
 		}
 		err := l.start(id, t, late)
 		if err != 0 && l.room.busy() > 0 {
-			// Others have what it needs, and give it back.
+			// Other probes hold the resource, and free it when they end.
 			l.starved.Add(1)
 			l.full = true
 			return
@@ -198,7 +201,8 @@ func (l *loop) startFrom(q *queue, late bool, most int) {
 	}
 }
 
-// start begins a probe; late: the target's last one timed out. An error: there is no socket for it.
+// start begins a probe; late: the target's last one timed out. It returns an error if there is no
+// socket for it.
 func (l *loop) start(id uint32, t target, late bool) unix.Errno {
 	c := classOf(t)
 	i, err := l.slot(c, t.address.Addr().Is6())
@@ -221,7 +225,7 @@ func (l *loop) start(id uint32, t target, late bool) unix.Errno {
 	return 0
 }
 
-// connect makes the connection of a probe that begins.
+// connect begins the connection of a new probe.
 func (l *loop) connect(i uint32) {
 	s := &l.slots[i]
 	size := fill(&l.to, s.address)
@@ -235,7 +239,7 @@ func (l *loop) connect(i uint32) {
 	}
 }
 
-// classOf is the class of the socket that a target is asked by.
+// classOf returns the class of socket for a target.
 func classOf(t target) class {
 	v6 := class(0)
 	if t.address.Addr().Is6() {
@@ -250,7 +254,7 @@ func classOf(t target) class {
 	return tcp4 + v6
 }
 
-// slot is one of a class, with an open socket.
+// slot returns a slot of a class, with an open socket.
 func (l *loop) slot(c class, v6 bool) (uint32, unix.Errno) {
 	if c == echo {
 		if err := l.openEchoesOf(v6); err != 0 {
@@ -290,12 +294,13 @@ func (l *loop) slot(c class, v6 bool) (uint32, unix.Errno) {
 	return i, 0
 }
 
-// eventOf is what epoll is asked for the socket of a slot.
+// eventOf returns the epoll registration of a slot's socket.
 func eventOf(i uint32) unix.EpollEvent {
 	return unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLOUT | unix.EPOLLRDHUP | unix.EPOLLET, Fd: int32(i)}
 }
 
-// newSlot is a slot without a socket. Those that lost theirs are kept as spare of no class.
+// newSlot returns a slot without a socket. Slots that lost their sockets are spare in the list of
+// no class.
 func (l *loop) newSlot() uint32 {
 	if n := len(l.spare[classes]); n > 0 {
 		i := l.spare[classes][n-1]
@@ -306,7 +311,7 @@ func (l *loop) newSlot() uint32 {
 	return uint32(len(l.slots) - 1)
 }
 
-// closeSpare closes a socket that no probe uses, so that one of another class can be opened.
+// closeSpare closes an unused socket, so that one of another class can be opened.
 func (l *loop) closeSpare() bool {
 	for c := range l.spare[:classes] {
 		if n := len(l.spare[c]); n > 0 {
@@ -319,7 +324,7 @@ func (l *loop) closeSpare() bool {
 	return false
 }
 
-// close closes the socket of a slot that no probe uses and no list has.
+// close closes the socket of a slot that is unused and in no list.
 func (l *loop) close(i uint32) {
 	_ = unix.Close(int(l.slots[i].fd))
 	l.slots[i] = slot{fd: -1}
@@ -327,7 +332,7 @@ func (l *loop) close(i uint32) {
 	l.sockets.Add(-1)
 }
 
-// finish ends a probe.
+// finish ends a probe and queues its answer.
 func (l *loop) finish(i uint32, f finding) {
 	l.settle(i)
 	s := &l.slots[i]
@@ -350,12 +355,12 @@ func (l *loop) finish(i uint32, f finding) {
 	l.free(i, clean)
 }
 
-// free makes a slot one that no probe uses; clean: its socket can be used again.
+// free makes a slot unused; clean: its socket can be reused.
 func (l *loop) free(i uint32, clean bool) {
 	s := &l.slots[i]
 	l.full = false
 	s.phase, s.target, s.got = idle, target{}, nil
-	// What a storm of silence took is given back.
+	// Do not keep all sockets that many silent servers took.
 	if !clean || s.class != echo && len(l.spare[s.class]) >= l.room.promptMost {
 		l.close(i)
 		return
@@ -363,7 +368,7 @@ func (l *loop) free(i uint32, clean bool) {
 	l.spare[s.class] = append(l.spare[s.class], i)
 }
 
-// flush hands answers over.
+// flush delivers the answers.
 func (l *loop) flush() {
 	if len(l.answers) > 0 {
 		l.answered(l.answers)
@@ -372,7 +377,8 @@ func (l *loop) flush() {
 	}
 }
 
-// sleep waits for events, a deadline or a poke, unless there is something to do, and returns how many events there are.
+// sleep waits for events, a deadline or a poke, unless there is work to do. It returns the number
+// of events.
 func (l *loop) sleep() int {
 	if n, _ := wait(l.epoll, l.events[:], 0); n > 0 || l.mayStart() {
 		return max(n, 0)
@@ -397,7 +403,7 @@ func (l *loop) sleep() int {
 	return n
 }
 
-// event takes what epoll reports.
+// event handles one epoll event.
 func (l *loop) event(e unix.EpollEvent) {
 	if e.Fd == wakeEvent {
 		var count [8]byte
@@ -420,7 +426,7 @@ func (l *loop) event(e unix.EpollEvent) {
 	}
 }
 
-// arm sets when a probe is looked at again unless it ends.
+// arm sets the next deadline of a probe.
 func (l *loop) arm(i uint32) {
 	s := &l.slots[i]
 	next := s.began + s.question.timeout
@@ -434,13 +440,14 @@ func (l *loop) arm(i uint32) {
 	l.deadlines.Add(i, uint64((next+ms-1)/ms))
 }
 
-// expire ends the probes whose time is over, and looks at those that wait for long.
+// expire handles the probes whose deadline has passed.
 func (l *loop) expire() {
 	now := l.now()
 	l.deadlines.Advance(uint64(now/time.Millisecond), func(i uint32, _ uint64) { l.due(i, now) })
 }
 
-// due is what there is to do for a probe that is under way.
+// due handles one probe at its deadline: it ends the probe, moves it to the patient ones, or tries
+// another connection.
 func (l *loop) due(i uint32, now time.Duration) {
 	s := &l.slots[i]
 	if now >= s.began+s.question.timeout {

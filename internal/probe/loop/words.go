@@ -9,11 +9,11 @@ import (
 	"github.com/shuntlb/shunt/internal/probe"
 )
 
-// finding is what a probe came to.
+// finding is the outcome of a probe.
 type finding struct {
 	verdict probe.Verdict
 	silent  bool
-	// late: the time was over.
+	// late: the probe timed out.
 	late  bool
 	words string
 }
@@ -24,17 +24,17 @@ func bad(format string, args ...any) finding {
 	return finding{verdict: probe.Bad, words: fmt.Sprintf(format, args...)}
 }
 
-// silence is bad, and nothing came back.
+// silence returns a bad finding for a probe without any response.
 func silence(format string, args ...any) finding {
 	return finding{verdict: probe.Bad, silent: true, words: fmt.Sprintf(format, args...)}
 }
 
-// void is what this machine could not ask.
+// void returns the finding for an error of this machine.
 func void(err unix.Errno) finding {
 	return finding{verdict: probe.Void, words: "not asked: " + err.Error()}
 }
 
-// noConnection is what an error of a connection that was not made says.
+// noConnection returns the finding for the error of a connection attempt.
 func noConnection(err unix.Errno) finding {
 	switch {
 	case probe.OwnFault(err):
@@ -51,7 +51,7 @@ func noConnection(err unix.Errno) finding {
 	return bad("no connection: %v", err)
 }
 
-// broken is what an error of a connection that was made says.
+// broken returns the finding for an error on an open connection.
 func broken(err unix.Errno) finding {
 	switch {
 	case probe.OwnFault(err):

@@ -1,4 +1,4 @@
-// Package means puts the probing engine together with every way to ask that there is.
+// Package means combines the probing engine with all probers.
 package means
 
 import (
@@ -10,26 +10,28 @@ import (
 	"github.com/shuntlb/shunt/internal/probe/worker"
 )
 
-// Options are what New needs.
+// Options are the settings of New.
 type Options struct {
 	Clock clock.Clock
-	// Report gets the results; see probe.Options.
+	// Report receives the results; see probe.Options.
 	Report func([]probe.Result)
-	// Packets asks by packets; nil: sockets do it all.
+	// Packets makes the packet prober; nil: sockets do all probes.
 	Packets func(answered func([]probe.Answer)) (probe.Asker, error)
-	// Programs is where those of external checks are, and whom they run as; without a directory there are none.
+	// Programs are the programs of external checks. Without a directory there are none.
 	Programs Programs
 }
 
-// Programs is what an operator lets external checks do.
+// Programs is the operator's setting for external checks.
 type Programs struct {
-	// Directory is absolute; programs are in it or below. With one, main must begin with worker.Child.
+	// Directory is absolute; programs are in it or below. With one, main must begin with
+	// worker.Child.
 	Directory string
 	User      worker.User
 }
 
-// New makes an engine without targets. Packets are preferred where a check leaves the choice: they prove as much as a socket that
-// connects, and what they are not sure of, sockets ask again.
+// New returns an engine without targets. Packets are preferred where a check leaves the choice.
+// They prove as much as a socket that connects, and sockets repeat the probes that they cannot
+// decide.
 func New(o Options) (*probe.Engine, error) {
 	var all []probe.Means
 	if o.Packets != nil {

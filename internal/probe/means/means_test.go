@@ -12,7 +12,7 @@ import (
 	"github.com/shuntlb/shunt/internal/probe"
 )
 
-// TestRealServerIsProbed: the engine, its means and a server together.
+// TestRealServerIsProbed runs the engine and its probers against a server.
 func TestRealServerIsProbed(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -43,7 +43,7 @@ func TestRealServerIsProbed(t *testing.T) {
 	}
 }
 
-// BenchmarkMemory says how many bytes a rule takes in all: schedule, tables and what the means keep.
+// BenchmarkMemory measures the bytes of a target in all: schedule, tables and the probers' data.
 func BenchmarkMemory(b *testing.B) {
 	const rules = 140_000
 	targets := make([]probe.Target, rules)

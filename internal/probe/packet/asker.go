@@ -18,14 +18,20 @@ import (
 	"github.com/shuntlb/shunt/internal/probe"
 )
 
-// Asker implements probe.Asker. Besides its methods it needs the ways to servers (HopsChanged), and for tunnels their sources
-// (SetTunnelSources). It is safe for concurrent use.
+// Asker implements probe.Asker. In addition to its methods it needs the ways to servers
+// (HopsChanged), and for tunnels their sources (SetTunnelSources). It is safe for concurrent use.
 //
-// Verdict Unsure tells that packets do not suffice: no way by an interface of the mux; a next hop that has not answered for a while;
-// silence of a server that never answered by packets, or did so until now, whose answers may take another interface; an answer that
-// does not begin with a whole, final status line. Of servers that fell silent, so are maxDoubts at a time at most, each for as long as
-// others ask it then (probe.PacketsRest): when more do, silence is Bad at once. Of next hops it is as many in a timeout. While no way is
-// known yet, the verdict is Void.
+// Verdict Unsure means that packets cannot decide:
+//
+//   - there is no way by an interface of the mux;
+//   - a next hop has not answered for a while;
+//   - a server is silent that never answered by packets, or that did so until now, because its
+//     answers may take another interface;
+//   - the answer does not begin with a complete, final status line.
+//
+// At most maxDoubts servers that fell silent are Unsure at a time, each for as long as other
+// probers then probe it (probe.PacketsRest). Above that, silence is Bad immediately. The same bound
+// holds for next hops, each for a timeout. While no way is known yet, the verdict is Void.
 type Asker struct {
 	options Options
 	wake    chan struct{}
@@ -38,7 +44,7 @@ type Asker struct {
 
 var _ probe.Asker = (*Asker)(nil)
 
-// New makes an asker that knows no targets, and begins to work.
+// New returns a prober without targets, and starts its goroutine.
 func New(o Options) (*Asker, error) {
 	switch {
 	case o.Tables == nil || o.Sender == nil || o.Report == nil:
@@ -67,7 +73,7 @@ func New(o Options) (*Asker, error) {
 	return a, nil
 }
 
-// monotonic is CLOCK_MONOTONIC in nanoseconds.
+// monotonic returns CLOCK_MONOTONIC in nanoseconds.
 func monotonic() int64 {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &t); err != nil {
@@ -110,8 +116,8 @@ func (a *Asker) Ask(ids []uint32) {
 	}
 }
 
-// HopsChanged takes the ways to the destinations that were wanted last. Probes of destinations that are not among these wait for half
-// of their timeout, and are Void then.
+// HopsChanged sets the ways to the destinations that Want received last. Probes of destinations
+// without a way wait for half of their timeout, and are then Void.
 func (a *Asker) HopsChanged(ways netdev.Ways) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -121,7 +127,7 @@ func (a *Asker) HopsChanged(ways netdev.Ways) {
 	}
 }
 
-// SetTunnelSources takes the tunnel sources of the Network where the mux stands.
+// SetTunnelSources sets the tunnel sources of the mux's Network.
 func (a *Asker) SetTunnelSources(sources []netip.Prefix) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -159,7 +165,7 @@ func (a *Asker) poke() {
 	notify.Send(a.wake)
 }
 
-// run works until the asker is closed.
+// run works until the prober is closed.
 func (a *Asker) run() {
 	defer close(a.ended)
 	timer := time.NewTimer(time.Hour)
@@ -175,7 +181,7 @@ func (a *Asker) run() {
 		now := a.options.Now()
 		wait := a.core.step(now)
 		answers := a.core.answers
-		// In the middle of a burst answers are gathered.
+		// While work is pending, gather answers into larger batches.
 		if wait == 0 && len(answers) < gathered {
 			answers = nil
 		} else {
@@ -209,7 +215,7 @@ func (a *Asker) run() {
 		switch {
 		case wait == 0:
 		case wait > 0 && wait < time.Millisecond:
-			// Timers of the runtime are no finer than a millisecond.
+			// Timers of the runtime have a resolution of a millisecond.
 			_ = unix.Nanosleep(&unix.Timespec{Nsec: int64(wait)}, nil)
 		case wait < 0:
 			<-a.wake
@@ -223,8 +229,8 @@ func (a *Asker) run() {
 	}
 }
 
-// settle is how far apart changes of the wanted destinations are told: many targets come at once.
+// settle is the minimum time between two calls of Want, because many targets are added together.
 const settle = 50 * time.Millisecond
 
-// gathered is how many answers are reported at once in a burst.
+// gathered is how many answers are reported together while work is pending.
 const gathered = 1024

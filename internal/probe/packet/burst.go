@@ -8,72 +8,79 @@ import (
 
 // Bounds of bursts.
 const (
-	// quickFloor and floor are how many probes that wait make a quick burst, or a long one, worth its while: sending the others by the
-	// packet socket costs as much.
+	// quickFloor and floor are how many waiting probes are needed for a quick burst and for a long
+	// one. For fewer, the packet socket costs no more.
 	quickFloor, floor = 6, 1000
-	// lanes are the long bursts that there may be at once: one is sent while the kernel puts another's things away.
+	// lanes bounds the concurrent long bursts: one is sent while the kernel releases the resources
+	// of another.
 	lanes = 2
-	// aside is how many frames a step sends by the packet socket beside a burst: the window is the burst's.
+	// aside is how many frames a step sends by the packet socket during a burst. It is small
+	// because the burst uses the window.
 	aside = 16
-	// distrust is how long no bursts go by a device after one that nobody answered within patience.
+	// distrust is how long a device gets no bursts after one without any answer within patience.
 	distrust = time.Minute
 	patience = 100 * time.Millisecond
-	// respite is how long none waits for answers after one that did so more than it sent: servers are far, slow or silent.
+	// respite is for how long a device gets no quick burst that waits for answers, or no long burst
+	// at all, after one that sent less than half of its frames, because then its servers are far,
+	// slow or silent. It also delays the next long burst if too few waiting probes are for the
+	// device.
 	respite = time.Second
 )
 
-// bursts are what a core sends by dataplane.Burst: first SYNs of many probes. What becomes of them afterwards is as with those of
-// the packet socket, and so are second ones: a device that loses bursts costs an attempt, but no verdict.
+// bursts sends the first SYNs of many probes by dataplane.Burst. All later steps, and second SYNs,
+// are as with the packet socket. So a device that loses bursts costs an attempt, but no verdict.
 type bursts struct {
-	open func(quick bool) (dataplane.Burst, error) // nil: there are none
-	// say is told why there are no quick ones.
+	open func(quick bool) (dataplane.Burst, error) // nil: bursts are not possible
+	// say receives the reason why there are no quick bursts.
 	say func(error)
-	// quick: only such ones are made, else long ones.
+	// quick: only quick bursts are used; otherwise only long ones.
 	quick bool
-	// least are the probes of a burst, leastLong those of a long one.
+	// least is the minimum number of probes of a burst, leastLong that of a long one.
 	least, leastLong int
 	all              []*lane
-	// active is sending, trial has sent and its answers may be on their way.
+	// active is sending. trial has been sent, and its answers may still arrive.
 	active *lane
 	trial  *trial
 	trusts map[int32]*trust
 }
 
-// newBursts are those of a sender that opens quick ones if it can.
+// newBursts returns bursts that are quick if open can open a quick sender.
 func newBursts(open func(quick bool) (dataplane.Burst, error), say func(error)) bursts {
 	return bursts{open: open, say: say, quick: true, least: quickFloor, leastLong: floor}
 }
 
-// lane is a sender of bursts with the burst that it sends.
+// lane is a sender of bursts with its current burst.
 type lane struct {
 	sender  dataplane.Burst
 	entries []entry
-	sent    int  // entries that went
-	heard   bool // one of their servers
+	sent    int  // entries sent so far
+	heard   bool // a server of the burst answered
 	trust   *trust
 }
 
-// trial is a burst that tells whether its device takes bursts.
+// trial is a burst whose answers show whether its device takes bursts.
 type trial struct {
 	entries []entry
 	trust   *trust
-	ended   int64 // when
+	ended   int64 // time of the end
 }
 
-// trust is what is known of a device.
+// trust is the state of a device.
 type trust struct {
-	// proven: it takes bursts. Others get one that fills the window, and no more until it was judged.
+	// proven: it takes bursts. An unproven device gets one burst that fills the window, and no more
+	// until that was judged.
 	proven bool
-	// until is the time before which it gets none, far that before which none waits for answers.
+	// until is the time before which it gets no burst, far that before which none may wait for
+	// answers.
 	until, far int64
 }
 
-// free is a lane for the next burst; nil: not now.
+// free returns a lane for the next burst; nil: none is free now.
 func (b *bursts) free() *lane {
 	for _, l := range b.all {
 		switch idle, err := l.sender.Idle(); {
 		case err != nil:
-			b.open = nil // the kernel cannot
+			b.open = nil // the kernel does not support bursts
 			return nil
 		case idle && l != b.active:
 			return l
@@ -99,7 +106,7 @@ func (b *bursts) free() *lane {
 	return l
 }
 
-// of is what is known of a device.
+// of returns the state of a device.
 func (b *bursts) of(ifindex int32) *trust {
 	t := b.trusts[ifindex]
 	if t == nil {
@@ -112,7 +119,8 @@ func (b *bursts) of(ifindex int32) *trust {
 	return t
 }
 
-// beginBurst sends what waits as a burst, when that is worth it and possible: to servers behind one device. It tells whether one began.
+// beginBurst sends the waiting probes to servers behind one device as a burst, if that is possible
+// and there are enough of them. It reports whether a burst began.
 func (c *core) beginBurst(now int64) bool {
 	b := &c.bursts
 	if b.open == nil || c.queue.len() < b.least || b.active != nil {
@@ -122,7 +130,7 @@ func (c *core) beginBurst(now int64) bool {
 	trust := b.of(ifindex)
 	window := min(c.window, dataplane.BurstWindow)
 	if b.quick {
-		// Those that the sender does not know of have their places, too.
+		// Probes sent otherwise take part of the window too, and the sender does not count them.
 		window -= len(c.young)
 	}
 	if now < trust.until || !trust.proven && b.trial != nil || window < min(b.least, c.window) {
@@ -141,7 +149,7 @@ func (c *core) beginBurst(now int64) bool {
 	}
 	c.fill(l, ifindex, most, now)
 	if !b.quick && len(l.entries) < most && len(l.entries) < b.least {
-		trust.until = now + int64(respite) // too few of many: they are behind other devices
+		trust.until = now + int64(respite) // too few of many: the others are behind other devices
 	}
 	if len(l.entries) == 0 {
 		return false
@@ -151,7 +159,8 @@ func (c *core) beginBurst(now int64) bool {
 	return true
 }
 
-// fill makes the next burst of a lane of what waits for one device: of all of it a long one, of its first a quick one.
+// fill fills the next burst of a lane with waiting probes for one device. A long burst takes from
+// the whole queue, a quick one from its head.
 func (c *core) fill(l *lane, ifindex int32, most int, now int64) {
 	l.entries, l.sent, l.heard = l.entries[:0], 0, false
 	left := c.queue.len()
@@ -179,7 +188,8 @@ func (c *core) fill(l *lane, ifindex int32, most int, now int64) {
 	}
 }
 
-// collectBursts takes over what a burst has sent, and judges one whose answers have had their time.
+// collectBursts takes over the probes that a burst has sent, and judges the trial once young has
+// passed since its end.
 func (c *core) collectBursts(now int64) {
 	b := &c.bursts
 	if l := b.active; l != nil {
@@ -198,7 +208,8 @@ func (c *core) collectBursts(now int64) {
 	}
 }
 
-// try makes a burst that ended the trial of its device, when there is none and its answers have not told yet.
+// try marks the device as proven if a server of a finished burst answered. Otherwise it makes the
+// burst the trial of its device, if there is no other.
 func (c *core) try(l *lane, now int64) {
 	switch b := &c.bursts; {
 	case l.heard:
@@ -223,7 +234,7 @@ func (c *core) departed(l *lane, now int64) {
 	l.heard = l.heard || r.heard
 }
 
-// giveBack queues what a burst that ended did not send.
+// giveBack queues the probes that a finished burst did not send.
 func (c *core) giveBack(l *lane, now int64) {
 	for _, e := range l.entries[l.sent:] {
 		if r := &c.rules[e.id]; r.gen == e.gen {
@@ -240,15 +251,15 @@ func (c *core) giveBack(l *lane, now int64) {
 	}
 }
 
-// judge says whether a burst told something of its device: somebody answered, or nobody did for long.
+// judge reports whether the trial is decided: a server answered, or none did within patience.
 func (c *core) judge(t *trial, now int64) bool {
 	silent := false
 	for _, e := range t.entries {
 		r := &c.rules[e.id]
 		if r.gen != e.gen && (r.gen != e.gen+1 || r.stage == flying) {
-			continue // its next round has begun, nobody knows any more
+			continue // its next round has begun, so its result is gone
 		}
-		// What answers a second SYN, which goes by the packet socket, says nothing.
+		// An answer to a later SYN proves nothing, because that was sent by the packet socket.
 		if result := c.tables.Result(e.id, r.round.isn); result.State != dataplane.ProbeSilent && result.Attempt == 0 {
 			t.trust.proven = true
 			return true
@@ -264,7 +275,7 @@ func (c *core) judge(t *trial, now int64) bool {
 	return true
 }
 
-// closeBursts ends all senders.
+// closeBursts closes all senders.
 func (c *core) closeBursts() {
 	for _, l := range c.bursts.all {
 		l.sender.Close() //nolint:errcheck // programs and tables that go

@@ -13,31 +13,31 @@ import (
 	"github.com/shuntlb/shunt/internal/probe"
 )
 
-// simBurstMode is what becomes of a sim's bursts.
+// simBurstMode is the behaviour of a sim's bursts.
 type simBurstMode int
 
 const (
 	burstsNone  simBurstMode = iota // they cannot be opened
-	burstsWork                      // each frame goes
-	burstsLost                      // the device takes none, and nobody says so
-	burstsStall                     // some frames go, the others are given back
+	burstsWork                      // each frame is sent
+	burstsLost                      // the device drops all, without an error
+	burstsStall                     // some frames are sent, the others are given back
 	burstsFail                      // the kernel refuses them, after the first was begun
 )
 
-// simBurst is a dataplane.Burst of a sim, which sends a few frames whenever somebody looks.
+// simBurst is a dataplane.Burst of a sim. It sends a few frames at each call of Sent.
 type simBurst struct {
 	sim    *sim
 	mode   simBurstMode
 	quick  bool
 	frames []dataplane.BurstFrame
 	at     []int64
-	n      int // of the burst
+	n      int // frames of the burst
 	sent   int
 	idleAt int64
 	failed bool
 }
 
-// openBursts gives the sim's core bursts.
+// openBursts enables bursts in the sim's core.
 func (s *sim) openBursts(mode simBurstMode, quick bool, least int) {
 	var said []error
 	s.core.bursts = newBursts(func(quickly bool) (dataplane.Burst, error) {
@@ -115,15 +115,15 @@ func (b *simBurst) Idle() (bool, error) {
 // Close implements dataplane.Burst.
 func (b *simBurst) Close() error { return nil }
 
-// TestBurstsNobodyAnswersCostAnAttempt: a device that loses bursts is found out by the first one, which is small, and no verdict is
-// wrong.
+// TestBurstsNobodyAnswersCostAnAttempt checks that the first burst, which is small, detects a
+// device that loses bursts, and that no verdict is wrong.
 func TestBurstsNobodyAnswersCostAnAttempt(t *testing.T) {
 	r := newRig(t)
 	r.serve(8000, say(answer200))
 	must(t, r.servers.SetOffload("eth0", netdev.OffloadGRO, false))
 	ids := r.add(many(3000, 1, within(2*time.Second, tcp))...)
 	r.resolve(targets.Addr().Next())
-	// Once: resets are lost, and servers remember the ports.
+	// Probe once only: resets are lost, and servers remember the ports.
 	for id, a := range r.ask(ids) {
 		if a.Verdict != probe.Good {
 			t.Fatalf("probe %d: %+v", id, a)
@@ -142,7 +142,7 @@ func TestBurstsNobodyAnswersCostAnAttempt(t *testing.T) {
 	}
 }
 
-// TestAnswersToBurstsProveTheDevice: of a device that takes bursts it is known from then on.
+// TestAnswersToBurstsProveTheDevice checks that a device that takes bursts becomes proven.
 func TestAnswersToBurstsProveTheDevice(t *testing.T) {
 	r := newRig(t)
 	r.serve(8000, say(answer200))

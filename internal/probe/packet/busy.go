@@ -2,16 +2,17 @@ package packet
 
 import "time"
 
-// busyRest is how long nothing may be tried on a device for it to count as busy all the while.
+// busyRest is the longest time between two failed attempts on a device that count as one busy
+// period.
 const busyRest = 2 * time.Second
 
-// busy is since when devices take nothing. The zero value has none that is busy.
+// busy holds since when devices have accepted no frame. In the zero value none is busy.
 type busy struct{ devices map[int32]refusals }
 
-// refusals are the first and the last time, in nanoseconds, that a device took nothing.
+// refusals holds the first and the last time, in nanoseconds, that a device accepted no frame.
 type refusals struct{ first, last int64 }
 
-// passed notes that frames went.
+// passed records that frames were accepted.
 func (b *busy) passed(frames []Frame) {
 	if len(b.devices) == 0 {
 		return
@@ -21,7 +22,7 @@ func (b *busy) passed(frames []Frame) {
 	}
 }
 
-// refused notes that a device took nothing, and tells for how long it has not.
+// refused records that a device accepted no frame, and returns for how long it has not.
 func (b *busy) refused(ifindex int32, now int64) time.Duration {
 	if b.devices == nil {
 		b.devices = map[int32]refusals{}

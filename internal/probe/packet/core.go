@@ -12,7 +12,8 @@ import (
 	"github.com/shuntlb/shunt/internal/probe"
 )
 
-// core is the asker without goroutine, lock and clock: time comes in, frames and answers go out.
+// core is the prober without goroutine, lock and clock. The caller passes the time in and takes the
+// answers out.
 type core struct {
 	tables  dataplane.ProbeTables
 	sender  Sender
@@ -24,23 +25,23 @@ type core struct {
 	rules   []rule // by number
 	checks  checks
 	places  *places
-	tunnels map[uint32]tunnelRule // those through tunnels
-	faults  map[uint32]error      // of those that cannot be asked
+	tunnels map[uint32]tunnelRule // those with a tunnel
+	faults  map[uint32]error      // reasons of those that cannot be probed
 	sources []netip.Prefix
 	told    netdev.Ways
 	ways    []way // those of told, from 1 up
-	moved   bool  // other destinations than were told
-	// doubts are of servers that fell silent, for as long as others ask them then: all those that are lost at once would fill
-	// the room of others. unreached are of next hops.
+	moved   bool  // the destinations differ from those reported to Want
+	// doubts counts servers that fell silent, each for as long as other probers probe it, because
+	// all those lost together would fill the other probers. unreached counts next hops.
 	doubts, unreached doubts
 	busy              busy
 
-	queue  fifo    // to be sent: first SYNs, and again
-	resets []reset // connections to be ended
+	queue  fifo    // to be sent: first SYNs and retries
+	resets []reset // connections to be reset
 	young  []flight
 	wheel  wheel
 	bursts bursts
-	// answers are to be reported.
+	// answers are the answers to be reported.
 	answers []probe.Answer
 
 	frames  [batch]Frame
@@ -56,10 +57,11 @@ func newCore(o Options) core {
 	}
 }
 
-// frameMax is the longest frame that is sent: two headers of IPv6, one of them with GUE, a tag and a TCP header.
+// frameMax is the length of the longest frame: two IPv6 headers, one of them with GUE, a tag and a
+// TCP header.
 const frameMax = 160
 
-// add makes a target known.
+// add registers a target.
 func (c *core) add(id uint32, t probe.Target) error {
 	if id >= c.tables.Size() {
 		return fmt.Errorf("probe %s: number %d: %w: at most %d by packets (--max-probes)", t.Address, id, probe.ErrCrowded, c.tables.Size())
@@ -82,7 +84,8 @@ func (c *core) add(id uint32, t probe.Target) error {
 	}
 	if first {
 		c.moved = true
-		// It may have been wanted a moment ago, and nobody tells again.
+		// The destination may have been wanted a moment ago. Then its way is in told, and is not
+		// reported again.
 		if which, told := c.told.Which(to); told {
 			c.places.list[place].way = uint32(which) + 1
 		}
@@ -93,7 +96,7 @@ func (c *core) add(id uint32, t probe.Target) error {
 	return nil
 }
 
-// target is that of a rule.
+// target returns the target with a number.
 func (c *core) target(id uint32) probe.Target {
 	r := &c.rules[id]
 	if r.tunnel {
@@ -104,10 +107,10 @@ func (c *core) target(id uint32) probe.Target {
 
 func (c *core) timeout(r *rule) time.Duration { return c.checks.list[r.terms].timeout }
 
-// way is the way of a rule, the zero one when it was not told.
+// way returns the way of a target, the zero one if it is unknown.
 func (c *core) way(r *rule) *way { return &c.ways[c.places.list[r.place].way] }
 
-// remove forgets a target; of a probe under way nothing can be said.
+// remove drops a target. Its pending probe is Void.
 func (c *core) remove(id uint32) {
 	if int(id) >= len(c.rules) || !c.rules[id].known {
 		return
@@ -152,7 +155,7 @@ func (c *core) ask(ids []uint32, now int64) {
 	}
 }
 
-// finish answers for a probe.
+// finish queues the answer of a probe.
 func (c *core) finish(id uint32, now int64, v probe.Verdict, words string) {
 	r := &c.rules[id]
 	c.answers = append(c.answers, probe.Answer{ID: id, Verdict: v, Words: words, Took: time.Duration(max(now-r.began, 0))})
@@ -160,14 +163,15 @@ func (c *core) finish(id uint32, now int64, v probe.Verdict, words string) {
 	r.gen++
 }
 
-// step does all that is to be done at a time, and tells how long there is nothing: below 0 until somebody asks.
+// step does all work that is due at now. It returns how long there is none; below 0: until the next
+// call of another method.
 func (c *core) step(now int64) time.Duration {
 	c.lookYoung(now)
 	c.wheel.due(now, func(e entry) { c.lookOld(e, now) })
 	c.collectBursts(now)
 	began := c.beginBurst(now)
 	if began && c.bursts.quick {
-		c.collectBursts(now) // it is over
+		c.collectBursts(now) // a quick burst is finished when Start returns
 	}
 	most := batch
 	bursting := c.bursts.active != nil
@@ -176,7 +180,7 @@ func (c *core) step(now int64) time.Duration {
 	}
 	busy := c.send(now, most)
 	if c.queue.len() == 0 {
-		// Near servers have answered already, and nobody needs to wake for them.
+		// Near servers have answered already. Then no wakeup for them is needed.
 		c.lookYoung(now)
 	}
 	switch {

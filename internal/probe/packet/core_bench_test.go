@@ -15,7 +15,7 @@ import (
 	"github.com/shuntlb/shunt/internal/probe"
 )
 
-// prompt is a network whose servers answer each SYN at once.
+// prompt is a network whose servers answer each SYN immediately.
 type prompt struct {
 	tables *dataplane.FakeProbes
 	key    dataplane.ProbeKey
@@ -36,7 +36,8 @@ func (p *prompt) Send(frames []Frame) (int, error) {
 
 func (p *prompt) Close() error { return nil }
 
-// BenchmarkRounds is what a round of TCP probes takes of the asker, per probe, directly and through tunnels: frames made, sent to nobody, answers read.
+// BenchmarkRounds measures the prober's time for a round of TCP probes, per probe, directly and
+// through tunnels: building frames, sending to a null sender, reading answers.
 func BenchmarkRounds(b *testing.B) {
 	for _, rules := range []int{1000, 20_000} {
 		for _, way := range []string{lb.ThroughDirect, lb.ThroughTunnel} {

@@ -21,22 +21,23 @@ import (
 	"github.com/shuntlb/shunt/internal/probe"
 )
 
-// sim is a core over fake tables, in a time of its own, with servers that answer some attempts after a while.
+// sim is a core with fake tables and a simulated clock, and servers that answer some attempts after
+// a while.
 type sim struct {
 	t      *rapid.T
 	core   *core
 	tables *dataplane.FakeProbes
 	now    int64
-	// script says what comes of SYN number i of a rule, and when; never: of a lost one.
+	// script holds the reply to SYN number i of a target, with its delay; none to a lost SYN.
 	script map[uint32][]reply
 	due    []arrival
 	syns   map[uint32]int
-	most   int // probes in the window at once
-	busy   int // calls of Send that find no room
+	most   int // highest number of probes in the window
+	busy   int // number of calls of Send that return ErrBusy
 	tunnel bool
 }
 
-// silentAttempts are the SYNs to a server that takes no connection for long.
+// silentAttempts is the number of SYNs to a server that does not complete the handshake.
 const silentAttempts = 3
 
 type reply struct {
@@ -60,7 +61,7 @@ func newSim(t *rapid.T, window int) *sim {
 	return s
 }
 
-// Send implements Sender: frames say which rule they are of by their port at the server.
+// Send implements Sender. The destination port of a frame identifies its target.
 func (s *sim) Send(frames []Frame) (int, error) {
 	if s.busy > 0 {
 		s.busy--
@@ -72,7 +73,7 @@ func (s *sim) Send(frames []Frame) (int, error) {
 	return len(frames), nil
 }
 
-// arrive lets servers answer a frame some time.
+// arrive schedules the server's reply to a frame.
 func (s *sim) arrive(frame []byte) {
 	tcp := frame[len(frame)-tcpHeader:]
 	if tcp[13] != flagSYN {
@@ -92,7 +93,7 @@ func (s *sim) arrive(frame []byte) {
 // Close implements Sender.
 func (s *sim) Close() error { return nil }
 
-// run steps until so many answers came.
+// run steps until n answers arrived.
 func (s *sim) run(n int) map[uint32]probe.Answer {
 	got := map[uint32]probe.Answer{}
 	for range 100_000 {
@@ -127,14 +128,14 @@ func (s *sim) run(n int) map[uint32]probe.Answer {
 	return nil
 }
 
-// expected is the naive verdict: the first final state that comes in time, whichever attempt it is of.
+// expected returns the naive verdict: the first final state in time, whichever attempt it is of.
 func expected(timeout time.Duration, replies []reply, heard bool) probe.Verdict {
 	sentAt := []time.Duration{0, timeout / 4, timeout / 2}
 	var best time.Duration
 	state := dataplane.ProbeSilent
 	for i, r := range replies {
 		at := sentAt[i] + r.after
-		// The next SYN is not sent when an answer has come.
+		// The next SYN is not sent after an answer arrived.
 		if r.after == 0 || state.Final() && sentAt[i] > best || at > timeout || state.Final() && at >= best {
 			continue
 		}
@@ -149,14 +150,16 @@ func expected(timeout time.Duration, replies []reply, heard bool) probe.Verdict 
 	return probe.Unsure
 }
 
-// TestCoreAgainstANaiveOracle: every probe is answered once, with the verdict that its servers' answers deserve, whatever is lost.
+// TestCoreAgainstANaiveOracle checks that every probe is answered once, with the verdict of
+// expected, whichever frames are lost.
 func TestCoreAgainstANaiveOracle(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		window := rapid.IntRange(1, 40).Draw(t, "window")
 		s := newSim(t, window)
 		mode := rapid.SampledFrom([]simBurstMode{burstsNone, burstsWork, burstsLost, burstsStall, burstsFail}).Draw(t, "bursts")
 		s.openBursts(mode, rapid.Bool().Draw(t, "quick"), rapid.IntRange(1, 64).Draw(t, "least of a burst"))
-		n := uint32(rapid.IntRange(1, min(64, 8*window)).Draw(t, "rules")) // silent ones leave the window soon enough
+		// silent ones leave the window soon enough
+		n := uint32(rapid.IntRange(1, min(64, 8*window)).Draw(t, "rules"))
 		timeout := 800 * time.Millisecond
 		address := netip.MustParseAddr("10.9.9.9")
 		var ids []uint32
@@ -170,7 +173,7 @@ func TestCoreAgainstANaiveOracle(t *testing.T) {
 		if rapid.Bool().Draw(t, "way known") {
 			s.core.hops(netdev.WaysOf(map[netip.Addr]netdev.NextHop{address: simWay}), s.now)
 		}
-		// What answered before may be silent once before it is bad.
+		// A server that answered before may be silent once before it is bad.
 		heard, doubted := map[uint32]bool{}, map[uint32]bool{}
 		for range 3 {
 			clear(s.syns)
@@ -179,7 +182,8 @@ func TestCoreAgainstANaiveOracle(t *testing.T) {
 				s.script[id] = nil
 				for range silentAttempts {
 					r := reply{state: rapid.SampledFrom([]dataplane.ProbeState{dataplane.ProbeAnswered, dataplane.ProbeAnswered, dataplane.ProbeRefused}).Draw(t, "state")}
-					// Not near the times of attempts and the end, which may come some milliseconds late.
+					// Not near the times of attempts and the end, which may be some milliseconds
+					// late.
 					r.after = rapid.SampledFrom([]time.Duration{0, time.Microsecond, 3 * time.Millisecond, 90 * time.Millisecond, 275 * time.Millisecond}).Draw(t, "after")
 					s.script[id] = append(s.script[id], r)
 				}
@@ -211,7 +215,7 @@ func TestCoreAgainstANaiveOracle(t *testing.T) {
 	})
 }
 
-// TestCoreWithoutAWay: what cannot be sent is nobody's fault but this machine's.
+// TestCoreWithoutAWay checks that probes that cannot be sent do not count against the server.
 func TestCoreWithoutAWay(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		at := netip.MustParseAddrPort("10.9.9.9:1000")
@@ -281,8 +285,8 @@ func TestCoreWithoutAWay(t *testing.T) {
 	})
 }
 
-// TestADeviceThatIsBusyForEver: probes that cannot be sent end, void, about when their time is over, those of another timeout too, and
-// go well once the device takes packets.
+// TestADeviceThatIsBusyForEver checks that probes that cannot be sent end Void about at their
+// timeout, also with different timeouts, and succeed once the device takes packets.
 func TestADeviceThatIsBusyForEver(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := newSim(t, rapid.IntRange(1, 200).Draw(t, "window"))
@@ -324,7 +328,8 @@ func TestADeviceThatIsBusyForEver(t *testing.T) {
 	})
 }
 
-// TestCoreWithoutRoom: what there is no room for is told as that, whether it is rules or texts, and others are asked.
+// TestCoreWithoutRoom checks that a lack of room, for targets or for texts, is reported as such,
+// and that other targets are probed.
 func TestCoreWithoutRoom(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := newSim(t, 64)
@@ -334,7 +339,8 @@ func TestCoreWithoutRoom(t *testing.T) {
 		for id := range uint32(64) {
 			x := target(netip.AddrPortFrom(address, uint16(1000+id)), within(time.Second, func(c *lb.Check) {
 				http(c)
-				c.Path = fmt.Sprintf("/%s/%d", strings.Repeat("x", 200), id) // of its own, and longer than the room for one
+				// its text is unique, and longer than the room for one
+				c.Path = fmt.Sprintf("/%s/%d", strings.Repeat("x", 200), id)
 			}))
 			if err := s.core.add(id, x); err != nil {
 				t.Fatal(err)
@@ -363,8 +369,8 @@ func TestCoreWithoutRoom(t *testing.T) {
 	})
 }
 
-// TestManySilentServersAreBad: of servers that answered before and fall silent, others are asked, but not when it is many; of those
-// that never answered, always.
+// TestManySilentServersAreBad checks that few servers that answered before and fall silent are
+// Unsure, that many are Bad, and that those that never answered are always Unsure.
 func TestManySilentServersAreBad(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := newSim(t, 1000)
@@ -415,13 +421,14 @@ func TestManySilentServersAreBad(t *testing.T) {
 			expect("silent soon", round(false), [...]int{probe.Bad: n, probe.Unsure: 0})
 			expect("heard once more", round(true), [...]int{probe.Good: n, probe.Unsure: 0})
 		}
-		// The others had their time meanwhile.
+		// PacketsRest of the earlier ones is over.
 		s.now += int64(probe.PacketsRest)
 		expect("silent later", round(false), [...]int{probe.Bad: n - doubted, probe.Unsure: doubted})
 	})
 }
 
-// TestDestinationsComeBack: one that nobody probes for a moment has its way at once, for nobody tells it again.
+// TestDestinationsComeBack checks that a destination that was unused for a moment has its way
+// immediately, because it is not reported again.
 func TestDestinationsComeBack(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := newSim(t, 8)
@@ -442,7 +449,7 @@ func TestDestinationsComeBack(t *testing.T) {
 	})
 }
 
-// TestRulesTakeLittle counts the bytes of many rules, each at an address of its own.
+// TestRulesTakeLittle measures the bytes of many targets, each at an address of its own.
 func TestRulesTakeLittle(t *testing.T) {
 	const many = 140_000
 	c := newCore(Options{Tables: nowhereTables{}})
@@ -463,12 +470,12 @@ func TestRulesTakeLittle(t *testing.T) {
 	}
 }
 
-// nowhereTables are of a program that is not there.
+// nowhereTables are tables without a program.
 type nowhereTables struct{ dataplane.ProbeTables }
 
 func (nowhereTables) Size() uint32 { return 1 << 18 }
 
-// heap is what is in use after a collection.
+// heap returns the bytes in use after a collection.
 func heap() int64 {
 	runtime.GC()
 	var m runtime.MemStats

@@ -1,6 +1,6 @@
 package packet
 
-// maxSpare is for how many entries an empty queue keeps its memory.
+// maxSpare is the largest capacity, in entries, that an empty queue keeps.
 const maxSpare = 4096
 
 // fifo is a queue of entries.

@@ -9,7 +9,7 @@ import (
 	"github.com/shuntlb/shunt/internal/wire"
 )
 
-// TCP flags of what is sent (RFC 9293).
+// TCP flags of sent segments (RFC 9293).
 const (
 	flagSYN = 0x02
 	flagRST = 0x04
@@ -18,7 +18,7 @@ const (
 // tcpHeader is the length of a TCP header without options.
 const tcpHeader = 20
 
-// bareLength is the length of an IP packet with a TCP header and nothing behind it.
+// bareLength returns the length of an IP packet with a TCP header and no payload.
 func bareLength(is4 bool) int {
 	if is4 {
 		return 20 + tcpHeader
@@ -26,16 +26,16 @@ func bareLength(is4 bool) int {
 	return 40 + tcpHeader
 }
 
-// link is how frames leave: addresses, and the VLAN tag (TPID:16 | TCI:16, 0 none).
+// link holds the Ethernet addresses of frames, and the VLAN tag (TPID:16 | TCI:16, 0 none).
 type link struct {
 	to, from [6]byte
 	tag      uint32
 }
 
-// linkOf is that of a way.
+// linkOf returns the link of a way.
 func linkOf(w netdev.NextHop) link { return link{w.MAC, w.Own, w.Tag} }
 
-// plain writes what template makes of a segment without outer headers into b, and returns its length.
+// plain writes the frame of template without outer headers into b, and returns its length.
 func plain(b []byte, l link, local netip.Addr, peer netip.AddrPort) int {
 	be := binary.BigEndian
 	at := copy(b, l.to[:])
@@ -86,8 +86,8 @@ func plain(b []byte, l link, local netip.Addr, peer netip.AddrPort) int {
 	return at + tcpHeader
 }
 
-// template makes a frame from local to peer of a bare TCP segment, outer headers in front, without what patch writes. In the place
-// of the checksum is the sum of what the segment's covers so far.
+// template returns a frame from local to peer with a bare TCP segment, behind the outer headers,
+// without the fields that patch writes. The checksum field has the sum of the other fields so far.
 func template(l link, outer []byte, local netip.Addr, peer netip.AddrPort) []byte {
 	be := binary.BigEndian
 	size := 14 + len(outer) + bareLength(local.Is4())
@@ -127,7 +127,7 @@ func template(l link, outer []byte, local netip.Addr, peer netip.AddrPort) []byt
 	return b
 }
 
-// patch writes source port, sequence number and flags into a template's copy, and the checksum.
+// patch writes source port, sequence number, flags and checksum into a copy of a template.
 func patch(b []byte, port uint16, seq uint32, flags uint8) {
 	be := binary.BigEndian
 	tcp := b[len(b)-tcpHeader:]

@@ -11,7 +11,7 @@ import (
 	"github.com/shuntlb/shunt/internal/probe"
 )
 
-// place makes the record of a rule, if its way is known.
+// place writes the record of a target if its way is known.
 func (c *core) place(id uint32) {
 	r, target := &c.rules[id], c.target(id)
 	delete(c.faults, id)
@@ -34,13 +34,13 @@ func (c *core) place(id uint32) {
 	}
 	c.tables.Remove(id)
 	r.placed = false
-	// What is not known may come any moment.
+	// An unresolved next hop may be resolved at any moment.
 	if !errors.Is(err, errUnresolved) {
 		r.faulty, c.faults[id] = true, err
 	}
 }
 
-// replace makes the record again, in the middle of a probe too, which then goes on.
+// replace writes the record of a target again. A running probe continues with it.
 func (c *core) replace(id uint32, now int64) {
 	r := &c.rules[id]
 	c.place(id)
@@ -49,7 +49,7 @@ func (c *core) replace(id uint32, now int64) {
 		c.tables.Begin(id, r.round.isn, r.round.port)
 	case r.stage == parked && r.placed:
 		r.stage = queued
-		r.gen++ // what the wheel has of it is over
+		r.gen++ // invalidates its entry in the wheel
 		c.queue.push(entry{id, r.gen})
 	case r.stage != idle && r.faulty:
 		c.noWay(id, now)
@@ -60,11 +60,14 @@ func (c *core) replace(id uint32, now int64) {
 	}
 }
 
-// resolving is how long a next hop may take to answer before others are asked: the kernel gives up in about three seconds.
+// resolving is how long a next hop may be unresolved before other probers probe the target. The
+// kernel gives up after about three seconds.
 const resolving = 3 * time.Second
 
-// noWay answers for a rule that there is no way to. While it may come that says nothing; else somebody else may find one. Through a tunnel the
-// way is that of the packets of clients: where these cannot go, the server does not serve.
+// noWay queues the answer for a target without a way. It is Void while a way may still appear;
+// otherwise Unsure, because another prober may find one. The way through a tunnel is that of the
+// packets of clients. If they cannot be sent either, the server does not serve, and the verdict is
+// Bad.
 func (c *core) noWay(id uint32, now int64) {
 	r, fault := &c.rules[id], c.faults[id]
 	v, words, late := probe.Void, "no way to the server is known yet", false
@@ -95,7 +98,7 @@ func (c *core) noWay(id uint32, now int64) {
 	answer.Crowded, answer.Silent = crowded, v == probe.Bad
 }
 
-// hops takes the ways to destinations, as netdev.NextHops tells them.
+// hops sets the ways to destinations, as reported by netdev.NextHops.
 func (c *core) hops(told netdev.Ways, now int64) {
 	since := map[netdev.NextHop]int64{}
 	for _, w := range c.ways {
@@ -118,7 +121,7 @@ func (c *core) hops(told netdev.Ways, now int64) {
 		}
 	}
 	changed, some := make([]bool, len(to)), false
-	elsewhere := map[uint32]bool{} // places whose answers may come by another interface now
+	elsewhere := map[uint32]bool{} // places whose answers may now arrive on another interface
 	for n := range to {
 		p := &c.places.list[n]
 		before, after := c.ways[p.way].NextHop, ways[to[n]].NextHop
@@ -145,13 +148,13 @@ func (c *core) hops(told netdev.Ways, now int64) {
 	}
 }
 
-// sameWay compares all that frames depend on.
+// sameWay compares all fields that frames depend on.
 func sameWay(a, b netdev.NextHop) bool {
 	a.MTU, b.MTU = 0, 0
 	return a == b
 }
 
-// tunnelSources takes what the outer headers come from.
+// tunnelSources sets the sources of the outer headers.
 func (c *core) tunnelSources(sources []netip.Prefix, now int64) {
 	if slices.Equal(sources, c.sources) {
 		return

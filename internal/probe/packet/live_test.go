@@ -12,7 +12,8 @@ import (
 	"github.com/shuntlb/shunt/internal/probe"
 )
 
-// TestManyServersAnswer: in bursts without a pause every one of many real servers answers, and none is judged wrongly.
+// TestManyServersAnswer checks, with bursts without a pause, that many real servers all answer with
+// the right verdict.
 func TestManyServersAnswer(t *testing.T) {
 	r := newRig(t)
 	r.serve(8000, say(answer200))
@@ -31,7 +32,7 @@ func TestManyServersAnswer(t *testing.T) {
 	}
 }
 
-// TestWordsOfMisbehavingServers asks a server for each way to fail, over both families.
+// TestWordsOfMisbehavingServers probes a server for each kind of failure, over both families.
 func TestWordsOfMisbehavingServers(t *testing.T) {
 	r := newRig(t)
 	hang := func(c net.Conn) { c.Read(make([]byte, 2048)); c.Read(make([]byte, 1)); c.Close() }
@@ -49,7 +50,8 @@ func TestWordsOfMisbehavingServers(t *testing.T) {
 			r.serve(port, f)
 		}
 	}
-	// Nobody answers for this one: the mux's way leads to the servers' machine, which has no such address.
+	// No machine answers for this address: the mux routes it to the servers' machine, which does
+	// not have it.
 	dead := netip.MustParseAddr("10.40.0.1")
 	must(t, r.muxNS.AddRoute(netdev.Route{Destination: netip.PrefixFrom(dead, 32), Via: serverAddress, Device: "up0"}))
 	const long, short = 30 * time.Second, 120 * time.Millisecond
@@ -99,12 +101,12 @@ func TestWordsOfMisbehavingServers(t *testing.T) {
 	}
 }
 
-// TestKernelWithoutProbes: connections of the mux's own sockets are as before.
+// TestKernelWithoutProbes checks that connections of the mux's own sockets are not affected.
 func TestKernelWithoutProbes(t *testing.T) {
 	r := newRig(t)
 	r.serve(8001, say(answer200))
 	at := netip.AddrPortFrom(targets.Addr().Next(), 8001)
-	// A socket on one of the prober's ports meets the same server as a probe.
+	// A socket on one of the prober's ports connects to the same server as a probe.
 	ids := r.add(target(at, http))
 	r.ask(ids)
 	c, err := netdev.Dialer(r.muxNS.Name)(t.Context(), "tcp", at.String())

@@ -8,13 +8,13 @@ import (
 	"github.com/shuntlb/shunt/internal/probe"
 )
 
-// flight is a probe of which a SYN was sent lately.
+// flight is a probe of which a SYN was sent recently.
 type flight struct {
 	entry
 	at int64
 }
 
-// lookYoung goes over what was sent lately.
+// lookYoung checks the probes of which a SYN was sent recently.
 func (c *core) lookYoung(now int64) {
 	keep := c.young[:0]
 	for _, f := range c.young {
@@ -31,7 +31,7 @@ func (c *core) lookYoung(now int64) {
 	c.young = keep
 }
 
-// conclude answers for a probe that came to an end.
+// conclude queues the answer of a probe if the probe has ended, and reports whether it has.
 func (c *core) conclude(id uint32, now int64) bool {
 	r := &c.rules[id]
 	result := c.tables.Result(id, r.round.isn)
@@ -60,7 +60,7 @@ func (c *core) conclude(id uint32, now int64) bool {
 	return true
 }
 
-// good are the statuses that are good for a rule.
+// good returns the statuses that are good for a target.
 func (c *core) good(r *rule) lb.StatusSet {
 	if r.request == 0 {
 		return ""
@@ -68,7 +68,7 @@ func (c *core) good(r *rule) lb.StatusSet {
 	return c.checks.list[r.terms].good
 }
 
-// later puts a probe into the wheel, or asks again.
+// later adds a probe to the wheel, or queues it for a retry if that is due.
 func (c *core) later(e entry, now int64) {
 	r := &c.rules[e.id]
 	age := time.Duration(now - r.began)
@@ -80,7 +80,7 @@ func (c *core) later(e entry, now int64) {
 	c.wheel.add(e, max(r.began+int64(lookAt(age, c.timeout(r), int(r.sent), connected)), now+millisecond))
 }
 
-// lookOld looks at a probe that the wheel brings.
+// lookOld checks a probe whose entry in the wheel is due.
 func (c *core) lookOld(e entry, now int64) {
 	r := &c.rules[e.id]
 	switch {

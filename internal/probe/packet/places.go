@@ -13,15 +13,15 @@ import (
 	"github.com/shuntlb/shunt/internal/probe/index"
 )
 
-// place is a destination that rules' frames go to, without a zone. Its number is used again.
+// place is a destination of targets' frames, without a zone. Its number is reused.
 type place struct {
 	bytes [16]byte
-	way   uint32 // in core.ways, 0: not told yet
-	rules uint32 // that go there, 0: the number is free
+	way   uint32 // in core.ways, 0: unknown
+	rules uint32 // number of targets to it, 0: the number is free
 	is4   bool
 }
 
-// address is that of a place.
+// address returns the address of a place.
 func (p *place) address() netip.Addr {
 	a := netip.AddrFrom16(p.bytes)
 	if p.is4 {
@@ -30,7 +30,7 @@ func (p *place) address() netip.Addr {
 	return a
 }
 
-// places are the destinations.
+// places holds the destinations.
 type places struct {
 	list   []place
 	unused []uint32
@@ -44,12 +44,12 @@ func newPlaces() *places {
 	return p
 }
 
-// number is that of an address; false: nobody goes there.
+// number returns the number of an address; false: no target has it.
 func (p *places) number(a netip.Addr) (uint32, bool) {
 	return p.find.Find(maphash.Comparable(p.seed, a), func(n uint32) bool { return p.list[n].address() == a })
 }
 
-// hold counts one rule more, and tells whether it is the first.
+// hold counts one more target for an address. first: it is the only one.
 func (p *places) hold(a netip.Addr) (n uint32, first bool) {
 	if n, ok := p.number(a); ok {
 		p.list[n].rules++
@@ -65,7 +65,7 @@ func (p *places) hold(a netip.Addr) (n uint32, first bool) {
 	return n, true
 }
 
-// roomFor lengthens a list to n, with little room for more: there may be many rules.
+// roomFor extends a list to n, with little spare room, because there may be many targets.
 func roomFor[T any](list []T, n int) []T {
 	if n > cap(list) {
 		list = append(make([]T, 0, max(n, cap(list)+cap(list)/16)), list...)
@@ -73,7 +73,7 @@ func roomFor[T any](list []T, n int) []T {
 	return list[:max(n, len(list))]
 }
 
-// release undoes a hold, and tells whether it was the last.
+// release undoes a hold, and reports whether it was the last.
 func (p *places) release(n uint32) bool {
 	if p.list[n].rules--; p.list[n].rules > 0 {
 		return false
@@ -84,7 +84,7 @@ func (p *places) release(n uint32) bool {
 	return true
 }
 
-// addresses are all destinations.
+// addresses returns all destinations.
 func (p *places) addresses() []netip.Addr {
 	out := make([]netip.Addr, 0, p.find.Len())
 	for i := range p.list {
@@ -95,14 +95,14 @@ func (p *places) addresses() []netip.Addr {
 	return out
 }
 
-// way is how some destinations are reached.
+// way is the way to some destinations.
 type way struct {
 	netdev.NextHop
-	// since is from when on the next hop does not answer, in nanoseconds.
+	// since is the time, in nanoseconds, since which the next hop is unresolved.
 	since int64
 }
 
-// terms are what all rules with a check have in common.
+// terms are the values common to all targets with a check.
 type terms struct {
 	check   unique.Handle[lb.Check]
 	timeout time.Duration
@@ -110,7 +110,7 @@ type terms struct {
 	rules   int
 }
 
-// checks are the terms by number. A number is used again when no rule has it.
+// checks holds the terms by number. A number is reused when no target has it.
 type checks struct {
 	list   []terms
 	unused []uint32
@@ -132,7 +132,7 @@ func (c *checks) hold(h unique.Handle[lb.Check]) uint32 {
 	return n
 }
 
-// least is the shortest timeout.
+// least returns the shortest timeout.
 func (c *checks) least() time.Duration {
 	d := time.Duration(math.MaxInt64)
 	for i := range c.list {
@@ -151,20 +151,20 @@ func (c *checks) release(n uint32) {
 	}
 }
 
-// tunnelRule is what a rule through a tunnel has beside what others have.
+// tunnelRule holds the additional values of a target with a tunnel.
 type tunnelRule struct {
 	target probe.Target
 	frame  []byte // template of its SYN
 }
 
-// doubts bound how many silent servers others are asked of at once, that answered before: above that so much has failed that nobody
-// needs to be asked.
+// doubts bounds how many silent servers that answered before are handed to other probers at a time.
+// More than that are a failure so large that no second opinion is needed.
 type doubts struct{ until []int64 }
 
-// maxDoubts is how many.
+// maxDoubts is the bound of doubts.
 const maxDoubts = 256
 
-// one more is had until a time; false: there are enough.
+// one adds an entry that lasts until a time; false: there are maxDoubts already.
 func (d *doubts) one(now, until int64) bool {
 	keep := d.until[:0]
 	for _, t := range d.until {

@@ -18,7 +18,7 @@ import (
 	"github.com/shuntlb/shunt/internal/wire"
 )
 
-// TestFramesAreWires compares with the codec of internal/wire.
+// TestFramesAreWires compares frames with the codec of internal/wire.
 func TestFramesAreWires(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		mac := func(name string) [6]byte { return [6]byte(rapid.SliceOfN(rapid.Byte(), 6, 6).Draw(t, name)) }
@@ -60,7 +60,7 @@ func TestFramesAreWires(t *testing.T) {
 			tag = []byte{0x81, 0, 0, 0x64}
 		}
 		want := slices.Concat(frame[:12], tag, kind, outer, frame[14:])
-		// Of the two zeros of one's complement both are right.
+		// Both zeros of one's complement are correct.
 		sum := len(want) - 4
 		if bytes.Equal(got[sum:sum+2], []byte{0xff, 0xff}) && bytes.Equal(want[sum:sum+2], []byte{0, 0}) {
 			want[sum], want[sum+1] = 0xff, 0xff
@@ -74,7 +74,8 @@ func TestFramesAreWires(t *testing.T) {
 	})
 }
 
-// TestRoundsComeBack: what a server acknowledges, from the SYN up to the end of the longest request, names the rule.
+// TestRoundsComeBack checks that an acknowledgement number, from the SYN up to the end of the
+// longest request, yields the target's number.
 func TestRoundsComeBack(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		number, key := rapid.Uint32Max(1<<18-1).Draw(t, "number"), dataplane.ProbeKey(rapid.Uint64Max(1<<63-1).Draw(t, "key"))
@@ -94,7 +95,7 @@ func TestRoundsComeBack(t *testing.T) {
 	})
 }
 
-// TestSchedule goes through the life of a probe that nobody answers, to the nanosecond that it is looked at.
+// TestSchedule simulates a probe without an answer, to the nanosecond of each check.
 func TestSchedule(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		timeout := time.Duration(rapid.Int64Range(int64(time.Millisecond), int64(time.Minute)).Draw(t, "timeout"))
@@ -126,7 +127,7 @@ func TestSchedule(t *testing.T) {
 	})
 }
 
-// TestWheel compares with a sorted list.
+// TestWheel compares the wheel with a sorted list.
 func TestWheel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		type item struct {
@@ -157,7 +158,7 @@ func TestWheel(t *testing.T) {
 					t.Fatalf("entry %d comes twice", e.id)
 				}
 				if all[i].at > now {
-					w.add(e, all[i].at) // far ahead: it comes early
+					w.add(e, all[i].at) // far ahead: it fires early
 					return
 				}
 				all = slices.Delete(all, i, i+1)
@@ -171,7 +172,7 @@ func TestWheel(t *testing.T) {
 	})
 }
 
-// TestAStallIsNoSilence: after any stall the SYNs that are left still go, and get their time.
+// TestAStallIsNoSilence checks that after any stall the remaining SYNs are sent and get their time.
 func TestAStallIsNoSilence(t *testing.T) {
 	const timeout = 800 * time.Millisecond
 	for _, c := range []struct {

@@ -11,7 +11,8 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// request is what is sent to a server at an address, nothing for TCP; an error says why a check is not made by packets.
+// request returns the request to a server at an address, empty for TCP, or an error if the check
+// cannot be made by packets.
 func request(c *lb.Check, address netip.AddrPort) ([]byte, error) {
 	switch {
 	case c.Engine == lb.EngineSocket:

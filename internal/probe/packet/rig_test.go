@@ -26,14 +26,15 @@ var (
 	serverAddress = netip.MustParseAddr("10.10.0.1")
 	muxAddress6   = netip.MustParseAddr("2001:db8:10::11")
 	serverAddr6   = netip.MustParseAddr("2001:db8:10::1")
-	// targets are addresses that the servers' namespace has all of.
+	// targets are prefixes whose addresses are all local in the servers' namespace.
 	targets  = netip.MustParsePrefix("10.30.0.0/15")
 	targets6 = netip.MustParsePrefix("2001:db8:30::/64")
 )
 
 var rigs atomic.Int32
 
-// rig is a mux with its XDP program in a namespace, a veth from it to a namespace of real servers, and an asker.
+// rig is a mux with its XDP program in a namespace, a veth from it to a namespace of real servers,
+// and a prober.
 type rig struct {
 	t       testing.TB
 	mux     *dataplane.Mux
@@ -159,7 +160,7 @@ func (r *rig) serve(port int, f func(net.Conn)) {
 	}
 }
 
-// say reads a request and answers it.
+// say reads a request and answers with text.
 func say(text string) func(net.Conn) {
 	return func(c net.Conn) {
 		defer c.Close()
@@ -170,10 +171,10 @@ func say(text string) func(net.Conn) {
 	}
 }
 
-// answer200 is a whole answer.
+// answer200 is a complete answer.
 const answer200 = "HTTP/1.1 200 OK\r\nContent-Length: 3\r\nConnection: close\r\n\r\nok\n"
 
-// target is one at an address.
+// target returns a target at an address.
 func target(a netip.AddrPort, change func(*lb.Check)) probe.Target {
 	c := lb.Check{Timeout: 30 * time.Second, Interval: time.Minute}
 	change(&c)
@@ -184,12 +185,12 @@ func target(a netip.AddrPort, change func(*lb.Check)) probe.Target {
 func tcp(c *lb.Check)  { c.Kind = lb.CheckTCP }
 func http(c *lb.Check) { c.Kind, c.Path, c.Host = lb.CheckHTTP, "/healthz", "www.example.com" }
 
-// within gives a check another timeout.
+// within returns change with another timeout.
 func within(d time.Duration, change func(*lb.Check)) func(*lb.Check) {
 	return func(c *lb.Check) { change(c); c.Timeout = d }
 }
 
-// add makes targets known.
+// add registers targets and returns their numbers.
 func (r *rig) add(all ...probe.Target) (ids []uint32) {
 	r.t.Helper()
 	for _, t := range all {
@@ -200,7 +201,7 @@ func (r *rig) add(all ...probe.Target) (ids []uint32) {
 	return ids
 }
 
-// resolve waits until the asker knows the ways to these addresses.
+// resolve waits until the prober has resolved ways to these addresses.
 func (r *rig) resolve(all ...netip.Addr) {
 	for ways := range r.ways {
 		if !slices.ContainsFunc(all, func(a netip.Addr) bool { hop, _ := ways.To(a); return !hop.Resolved }) {
@@ -225,7 +226,7 @@ func (r *rig) ask(ids []uint32) map[uint32]probe.Answer {
 	return got
 }
 
-// many are n targets at addresses of their own, on some ports.
+// many returns n targets, ports of them at each address.
 func many(n, ports int, change func(*lb.Check)) []probe.Target {
 	out := make([]probe.Target, 0, n)
 	at := targets.Addr()

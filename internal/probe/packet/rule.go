@@ -15,38 +15,41 @@ import (
 	"github.com/shuntlb/shunt/internal/probe"
 )
 
-// stage is how far a rule's probe is.
+// stage is the state of a target's probe.
 type stage uint8
 
 const (
 	idle   stage = iota
-	parked       // asked, the way is not known yet
-	queued       // asked, nothing sent yet
-	flying       // sent
+	parked       // requested, the way is unknown
+	queued       // requested, no SYN sent yet
+	flying       // SYN sent
 )
 
-// rule is a target with its probe. The zero value is none. What many have alike is elsewhere, and the SYN of one without a tunnel is
-// made when it is sent: there are many rules.
+// rule is a target with its probe. The zero value is none. Values that many targets share are
+// stored elsewhere, and the SYN of a target without a tunnel is built when it is sent, because
+// there are many targets.
 type rule struct {
-	began   int64 // when the first SYN of the probe was sent, before that when it was asked, in nanoseconds
-	last    int64 // when the last one was
+	// began is when the first SYN of the probe was sent, or before that when it was requested, in
+	// nanoseconds.
+	began   int64
+	last    int64 // when the last SYN was sent
 	round   round
-	gen     uint32 // of its probe: entries of others are stale
-	terms   uint32 // in checks
-	place   uint32 // in places
-	port    uint16 // of the server
-	request uint16 // its length
+	gen     uint32 // of its probe: entries with another one are stale
+	terms   uint32 // index in checks
+	place   uint32 // index in places
+	port    uint16 // the server's
+	request uint16 // length of the request
 	stage   stage
-	sent    uint8 // SYNs
+	sent    uint8 // number of SYNs sent
 	known   bool
-	placed  bool // it has a record, and can be asked
-	faulty  bool // it cannot, as core.faults says
+	placed  bool // it has a record, and can be probed
+	faulty  bool // it cannot be probed, for the reason in core.faults
 	tunnel  bool // core.tunnels has it
-	heard   bool // the server answered by packets, this way
-	doubted bool // but not the last time, of which somebody else was told
+	heard   bool // the server has answered by packets on this way
+	doubted bool // it did not answer the last time, which was Unsure
 }
 
-// destination is where the frames of a target have to go.
+// destination returns the address to which the frames of a target have to be routed.
 func destination(t probe.Target) netip.Addr {
 	if tunnelled(t) {
 		return t.Tunnel.Value().Outer
@@ -56,13 +59,14 @@ func destination(t probe.Target) netip.Addr {
 
 func tunnelled(t probe.Target) bool { return t.Tunnel != unique.Handle[probe.Tunnel]{} }
 
-// requestOf is a target's request, nothing for TCP. It is the same through a tunnel: a server must not answer otherwise because of the way.
+// requestOf returns a target's request, empty for TCP. It does not depend on the tunnel, because
+// the answer must not depend on the path.
 func requestOf(t probe.Target) ([]byte, error) {
 	c := t.Check.Value()
 	return request(&c, t.Address)
 }
 
-// check refuses targets that nobody can ask by packets.
+// check returns an error for targets that cannot be probed by packets at all.
 func check(t probe.Target) error {
 	if t.Check == (unique.Handle[lb.Check]{}) {
 		return errors.New("check: must be one")
@@ -95,7 +99,7 @@ func check(t probe.Target) error {
 	return err
 }
 
-// surroundings are what a rule is made from beside its target.
+// surroundings are the inputs of a target's record in addition to the target itself.
 type surroundings struct {
 	way     netdev.NextHop
 	sources []netip.Prefix
@@ -103,18 +107,18 @@ type surroundings struct {
 	local   func(is4 bool) netip.Addr
 }
 
-// Why there is no record of a target.
+// Reasons why a target has no record.
 var (
-	// errUnresolved: the kernel asks for the next hop's Ethernet address still.
+	// errUnresolved: the kernel is still resolving the next hop's Ethernet address.
 	errUnresolved = errors.New("the next hop does not answer")
 	// errNoRoute: the kernel has no route.
 	errNoRoute = errors.New("no route")
 )
 
-// noTunnel tells that the plan has no outer addresses for a tunnel to the host.
+// noTunnel is the error that the plan has no outer addresses for a tunnel to the host.
 type noTunnel struct{ error }
 
-// record makes the record of a target, and through tunnels the template of its SYN.
+// record returns the record of a target and, with a tunnel, the template of its SYN.
 func record(t probe.Target, s surroundings) (dataplane.ProbeRule, []byte, error) {
 	hop := dataplane.NextHop{MAC: s.way.MAC, Ifindex: s.way.Ifindex, Tag: s.way.Tag}
 	r := dataplane.ProbeRule{Peer: t.Address, Local: s.way.Source, Hop: hop}
@@ -153,7 +157,7 @@ func record(t probe.Target, s surroundings) (dataplane.ProbeRule, []byte, error)
 	return r, template(linkOf(s.way), r.Outer, r.Local, r.Peer), nil
 }
 
-// wrap gives a rule the outer headers of a tunnel. Their hash is the tunnel's own.
+// wrap adds the outer headers of a tunnel to a record. Their hash is computed from the tunnel.
 func wrap(r *dataplane.ProbeRule, u probe.Tunnel, sources []netip.Prefix) error {
 	h := fnv.New64a()
 	vip, outer := u.VIP.Addr().As16(), u.Outer.As16()

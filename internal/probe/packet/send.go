@@ -8,14 +8,14 @@ import (
 	"github.com/shuntlb/shunt/internal/probe"
 )
 
-// reset is a connection to be ended.
+// reset is a connection to be reset.
 type reset struct {
 	entry
 	seq  uint32
 	port uint16
 }
 
-// send fills the window with so many frames at most; true when the device is busy.
+// send sends at most most frames, within the window. It returns true if the device is busy.
 func (c *core) send(now int64, most int) (busy bool) {
 	n := c.sendResets(most)
 	first := n
@@ -69,7 +69,8 @@ func (c *core) begin(id uint32, now int64) {
 	c.tables.Begin(id, r.round.isn, r.round.port)
 }
 
-// sendResets puts what ends connections into the first frames, and gives their number: best effort.
+// sendResets puts pending RSTs into the first frames and returns their number. They are best
+// effort.
 func (c *core) sendResets(most int) (n int) {
 	for n < most/2 && len(c.resets) > 0 {
 		x := c.resets[len(c.resets)-1]
@@ -82,10 +83,10 @@ func (c *core) sendResets(most int) (n int) {
 	return n
 }
 
-// ifindex is the interface that a rule's frames leave by, 0 while its way is not told.
+// ifindex returns the interface for a target's frames, 0 while its way is unknown.
 func (c *core) ifindex(id uint32) int32 { return int32(c.way(&c.rules[id]).Ifindex) }
 
-// frame makes the frame of a rule in b, without what patch writes.
+// frame builds the frame of a target in b, without the fields that patch writes.
 func (c *core) frame(b []byte, id uint32) []byte {
 	r := &c.rules[id]
 	if r.tunnel {
@@ -95,15 +96,15 @@ func (c *core) frame(b []byte, id uint32) []byte {
 	return b[:plain(b, linkOf(w.NextHop), w.Source, netip.AddrPortFrom(c.places.list[r.place].address(), r.port))]
 }
 
-// put makes frame i of a rule.
+// put builds frame i of a target.
 func (c *core) put(i int, e entry, port uint16, seq uint32, flags uint8) {
 	b := c.frame(c.buffers[i][:], e.id)
 	patch(b, port, seq, flags)
 	c.frames[i], c.sending[i] = Frame{c.ifindex(e.id), b}, e
 }
 
-// unsent takes back SYNs that did not go: all of them later, but for the first when the error is about it and will stay, and those
-// whose device has been busy for as long as they have time.
+// unsent takes back SYNs that were not sent, and queues them for later. The first is Void instead
+// if the error is about it and permanent. It reports whether the device is busy.
 func (c *core) unsent(entries []entry, others bool, err error, now int64) bool {
 	full := errors.Is(err, ErrBusy)
 	for i, e := range entries {
@@ -121,7 +122,7 @@ func (c *core) unsent(entries []entry, others bool, err error, now int64) bool {
 	return full
 }
 
-// giveUp answers for probes that wait for a device that has been busy for as long as they have time: of a server nothing can be said.
+// giveUp reports Void for probes whose device has been busy for their whole timeout.
 func (c *core) giveUp(ifindex int32, now int64) {
 	span := c.busy.refused(ifindex, now)
 	if span < c.checks.least() {

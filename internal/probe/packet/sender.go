@@ -8,10 +8,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrBusy tells that the device has no room at the moment.
+// ErrBusy means that the device has no room at the moment.
 var ErrBusy = errors.New("the device is busy")
 
-// batch is the most frames that are sent at once.
+// batch is the maximum number of frames sent in one call.
 const batch = 64
 
 // mmsghdr is struct mmsghdr of sendmmsg(2).
@@ -29,7 +29,8 @@ type socket struct {
 	names    [batch]unix.RawSockaddrLinklayer
 }
 
-// NewSender opens a packet socket in the network namespace of the calling thread. Frames go to the device past its queue.
+// NewSender opens a packet socket in the network namespace of the calling thread. Its frames bypass
+// the device's queueing discipline.
 func NewSender() (Sender, error) {
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

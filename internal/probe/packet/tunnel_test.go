@@ -36,14 +36,15 @@ func (r *rig) hostPrograms(bindings []plan.Binding, sources []netip.Prefix) {
 	must(r.t, host.Apply(dataplane.HostState{TunnelSources: sources, MTU: 1500, Bindings: bindings}))
 }
 
-// TestThroughTunnels probes VIPs through every form of tunnel to the real programs of a host, which were told nothing of probes.
+// TestThroughTunnels probes VIPs through every form of tunnel to the real programs of a host, which
+// have no configuration for probes.
 func TestThroughTunnels(t *testing.T) {
 	r := newRig(t)
 	r.serve(8000, say(answer200))
 	sources := []netip.Prefix{netip.MustParsePrefix("100.64.0.0/16"), netip.MustParsePrefix("fd53:6875:6e74::/64")}
 	vip4, vip6 := netip.MustParseAddr("203.0.113.10"), netip.MustParseAddr("2001:db8:f::10")
 	dip4, dip6 := targets.Addr().Next(), targets6.Addr().Next()
-	// Answers come from the VIPs by the servers' own route.
+	// The servers' own route carries the answers from the VIPs.
 	type way struct {
 		vip, dip, outer netip.Addr
 		encap           string
@@ -85,7 +86,7 @@ func TestThroughTunnels(t *testing.T) {
 			t.Errorf("%+v: %+v, want %q", ways[id/4], a, want)
 		}
 	}
-	// Without tunnel sources nobody can ask.
+	// Probes need tunnel sources.
 	r.asker.SetTunnelSources(nil)
 	for id, a := range r.ask(ids[:1]) {
 		if want := fmt.Sprintf("tunnel to %s: no tunnel source of its family", ways[id/4].outer); a.Verdict != probe.Void || a.Words != want {

@@ -10,16 +10,17 @@ import (
 	"github.com/shuntlb/shunt/internal/probe"
 )
 
-// outcome is all that a verdict depends on.
+// outcome holds all inputs of a verdict.
 type outcome struct {
 	result  dataplane.ProbeResult
-	sent    int // SYNs
+	sent    int // number of SYNs
 	timeout time.Duration
-	// own: silence is the server's own, which answered by packets before, or nobody else could ask.
+	// own: silence is the server's fault, because it answered by packets before, or because no
+	// other prober could probe it.
 	own bool
 }
 
-// statusWords are the words of all statuses.
+// statusWords are the texts of all statuses.
 var statusWords = func() (w [1000]string) {
 	for i := range w {
 		w[i] = "status " + strconv.Itoa(i)
@@ -27,11 +28,11 @@ var statusWords = func() (w [1000]string) {
 	return w
 }()
 
-// numbers are words for numbers of SYNs.
+// numbers are the texts of numbers of SYNs.
 var numbers = [...]string{"no SYN", "one SYN", "two SYNs", "three SYNs", "four SYNs"}
 
-// verdict is what an outcome means, as an answer's verdict and words: the probe has a final result, or its time is over. good is the
-// statuses that are.
+// verdict returns the verdict and text for an outcome: the probe has a final result, or timed out.
+// good is the set of good statuses.
 func verdict(o outcome, good lb.StatusSet) (v probe.Verdict, words string) {
 	within := func() string { return strconv.FormatInt(o.timeout.Milliseconds(), 10) + " ms" }
 	switch o.result.State {
@@ -68,7 +69,7 @@ func verdict(o outcome, good lb.StatusSet) (v probe.Verdict, words string) {
 	return probe.Unsure, words
 }
 
-// silent says whether nothing came of a server in this state.
+// silent reports whether a probe in this state had no response of its server.
 func silent(s dataplane.ProbeState) bool {
 	return s == dataplane.ProbeSilent || s == dataplane.ProbeUnreachable
 }

@@ -1,9 +1,10 @@
 package packet
 
-// entry names a probe; gen tells it from later ones of the same number.
+// entry identifies a probe; gen distinguishes it from later ones of the same number.
 type entry struct{ id, gen uint32 }
 
-// wheel keeps entries until their time, to the millisecond. Those far ahead come early, and have to be put in again.
+// wheel holds entries until their time, with a resolution of a millisecond. Entries more than
+// wheelSlots ahead fire early, and have to be added again.
 type wheel struct {
 	slots [wheelSlots][]entry
 	now   int64 // slots before this millisecond are empty
@@ -16,7 +17,7 @@ const wheelSlots = 1024
 // millisecond is the resolution of the wheel in nanoseconds.
 const millisecond = 1_000_000
 
-// add puts an entry in for time `at` in nanoseconds.
+// add adds an entry for time `at` in nanoseconds.
 func (w *wheel) add(e entry, at int64) {
 	slot := (at + millisecond - 1) / millisecond
 	slot = min(max(slot, w.now), w.now+wheelSlots-1)
@@ -24,7 +25,7 @@ func (w *wheel) add(e entry, at int64) {
 	w.n++
 }
 
-// due takes out what is due by `now` in nanoseconds. f may add.
+// due removes the entries due by `now` in nanoseconds and passes each to f, which may add entries.
 func (w *wheel) due(now int64, f func(entry)) {
 	end := now / millisecond
 	if w.n == 0 {
@@ -33,7 +34,8 @@ func (w *wheel) due(now int64, f func(entry)) {
 	}
 	for ; w.now <= end && w.n > 0; w.now++ {
 		at := &w.slots[w.now%wheelSlots]
-		// What is added meanwhile for this very millisecond is met too: it is behind.
+		// The loop also reaches entries that f adds for this millisecond, because they are
+		// appended.
 		for i := 0; i < len(*at); i++ {
 			w.n--
 			f((*at)[i])
@@ -43,7 +45,7 @@ func (w *wheel) due(now int64, f func(entry)) {
 	w.now = max(w.now, end)
 }
 
-// next is when something is due, in nanoseconds; false: nothing ever is.
+// next returns when the next entry is due, in nanoseconds; false: there is none.
 func (w *wheel) next() (int64, bool) {
 	if w.n == 0 {
 		return 0, false

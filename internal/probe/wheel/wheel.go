@@ -1,5 +1,6 @@
-// Package wheel is a hierarchical timing wheel (Varghese and Lauck, 1987): numbers that are due at ticks. Adding, removing and
-// firing take constant time, and none of them allocates. It is pure: what a tick is, and when one has come, is the caller's.
+// Package wheel is a hierarchical timing wheel (Varghese and Lauck, 1987): numbers that are due at
+// ticks. Adding, removing and firing take constant time and do not allocate. It is pure: the caller
+// defines a tick and decides when one has passed.
 package wheel
 
 import "math/bits"
@@ -8,7 +9,8 @@ const (
 	levelBits  = 8
 	levelSlots = 1 << levelBits
 	levels     = 4
-	// Horizon is the most ticks that something can be ahead; what is further comes back early at Horizon and is put on again.
+	// Horizon is how many ticks ahead the slots reach. A number due later is put into a slot at
+	// Horizon and placed again from there.
 	Horizon = 1<<(levelBits*levels) - 1<<(levelBits*(levels-1))
 	none    = ^uint32(0)
 )
@@ -18,20 +20,21 @@ type Wheel struct {
 	now   uint64
 	count int
 	heads [levels][levelSlots]uint32
-	full  [levels][levelSlots / 64]uint64 // a bit for each slot that is not empty
+	full  [levels][levelSlots / 64]uint64 // one bit for each slot that is not empty
 	links []link
-	far   map[uint32]uint64 // when those are due that are more than Horizon ahead
+	far   map[uint32]uint64 // due ticks of numbers more than Horizon ahead
 }
 
-// link is a number's place: one of a ring of those in the same slot.
+// link is a number's place in the ring of the numbers in the same slot.
 type link struct {
-	at         uint32 // when it is due, the lower bits: it is now or less than 1<<32 ahead, or far
+	// at is the lower bits of the due tick, which is now or less than 1<<32 ahead, or in far.
+	at         uint32
 	next, prev uint32
 	slot       uint16 // level<<levelBits | slot
 	held       bool
 }
 
-// New makes a wheel without numbers at a tick.
+// New returns an empty wheel at a tick.
 func New(now uint64) *Wheel {
 	w := &Wheel{now: now}
 	for l := range w.heads {
@@ -42,17 +45,17 @@ func New(now uint64) *Wheel {
 	return w
 }
 
-// Len is how many numbers are held.
+// Len returns how many numbers are held.
 func (w *Wheel) Len() int { return w.count }
 
-// Now is the tick up to which everything has fired.
+// Now returns the tick up to which everything has fired.
 func (w *Wheel) Now() uint64 { return w.now }
 
-// Holds tells whether a number is held.
+// Holds reports whether a number is held.
 func (w *Wheel) Holds(id uint32) bool { return int(id) < len(w.links) && w.links[id].held }
 
-// Add holds a number until a tick; one that has passed counts as the next. The number must not be held. It takes memory for all
-// numbers below it.
+// Add holds a number until a tick; one that has passed counts as the next. The number must not be
+// held. Add allocates memory for all numbers below it.
 func (w *Wheel) Add(id uint32, at uint64) {
 	if int(id) >= len(w.links) {
 		w.Expect(int(id) + 1)
@@ -65,14 +68,15 @@ func (w *Wheel) Add(id uint32, at uint64) {
 	w.put(id, max(at, w.now+1))
 }
 
-// Expect makes room for all numbers below n: just so much for many at once, some more for a few.
+// Expect makes room for all numbers below n: exactly n if n is large, an eighth more than now if n
+// is small.
 func (w *Wheel) Expect(n int) {
 	if n > cap(w.links) {
 		w.links = append(make([]link, 0, max(n, cap(w.links)+cap(w.links)/8)), w.links...)
 	}
 }
 
-// put places a number that is due after now, or at it while now's slots are taken down.
+// put places a number that is due after now, or at now while now's slots are emptied.
 func (w *Wheel) put(id uint32, at uint64) {
 	ahead, place := at-w.now, at
 	if ahead > Horizon {
@@ -108,7 +112,7 @@ func (w *Wheel) put(id uint32, at uint64) {
 	first.prev = id
 }
 
-// Remove lets a number go, if it is held.
+// Remove removes a number if it is held.
 func (w *Wheel) Remove(id uint32) {
 	if w.Holds(id) {
 		w.count--
@@ -117,7 +121,7 @@ func (w *Wheel) Remove(id uint32) {
 	}
 }
 
-// at is when a number is due.
+// at returns when a number is due.
 func (w *Wheel) at(id uint32) uint64 {
 	if at, far := w.far[id]; far {
 		return at
@@ -140,8 +144,8 @@ func (w *Wheel) take(id uint32) {
 	}
 }
 
-// Advance goes on to a tick and hands over, in the order of their ticks, the numbers due up to it, which are no longer held. due
-// may add and remove.
+// Advance moves to a tick. It removes the numbers due up to it and passes them to due, in the order
+// of their ticks. due may add and remove numbers.
 func (w *Wheel) Advance(to uint64, due func(id uint32, at uint64)) {
 	for w.now < to {
 		next, some := w.Next()
@@ -168,7 +172,8 @@ func (w *Wheel) Advance(to uint64, due func(id uint32, at uint64)) {
 // cascade spreads the slot of a level that begins now over the levels below.
 func (w *Wheel) cascade(level int) {
 	head := &w.heads[level][w.now>>(levelBits*level)&(levelSlots-1)]
-	// What comes back to the same slot, a turn ahead, is behind the last of those that are there now.
+	// A number that returns to the same slot, a turn ahead, is placed behind the last of those
+	// there now.
 	if *head == none {
 		return
 	}
@@ -182,7 +187,7 @@ func (w *Wheel) cascade(level int) {
 	}
 }
 
-// Next is a tick after now before which nothing is due; false: nothing is held.
+// Next returns a tick after now before which nothing is due; false: nothing is held.
 func (w *Wheel) Next() (uint64, bool) {
 	if w.count == 0 {
 		return 0, false
@@ -203,7 +208,8 @@ func (w *Wheel) Next() (uint64, bool) {
 	return best, some
 }
 
-// ahead is how many slots after one of a level, 1 to levelSlots, the next is that is not empty.
+// ahead returns the distance, 1 to levelSlots, from a slot of a level to the next that is not
+// empty.
 func (w *Wheel) ahead(level int, slot uint64) (uint64, bool) {
 	full := &w.full[level]
 	first := (slot + 1) & (levelSlots - 1)

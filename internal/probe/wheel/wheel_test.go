@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// naive is the same with a list that is sorted when it is looked at.
+// naive is the same as a list that is sorted when it is read.
 type naive struct {
 	now  uint64
 	held map[uint32]uint64
@@ -26,7 +26,8 @@ func (n *naive) due(to uint64) (out [][2]uint64) {
 	return out
 }
 
-// TestWheelIsASortedList: whatever is added and removed fires at its tick, once, in order.
+// TestWheelIsASortedList checks that every number added and not removed fires once, at its tick, in
+// order.
 func TestWheelIsASortedList(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		start := rapid.SampledFrom([]uint64{0, 1, 255, 256, 65_535, 1<<24 - 1, 1<<32 - 3, 1 << 40}).Draw(t, "start")
@@ -81,7 +82,8 @@ func TestWheelIsASortedList(t *testing.T) {
 	})
 }
 
-// TestDueMayAddAndRemove: a number may come again, and one due at the same tick may be taken away.
+// TestDueMayAddAndRemove checks that due may add its number again and remove one due at the same
+// tick.
 func TestDueMayAddAndRemove(t *testing.T) {
 	w := New(0)
 	for id := range uint32(3) {
@@ -100,7 +102,7 @@ func TestDueMayAddAndRemove(t *testing.T) {
 	}
 }
 
-// TestFarAheadCostsNoWalk: an hour without anything due is a handful of steps.
+// TestFarAheadCostsNoWalk checks that a long time without due numbers takes few steps.
 func TestFarAheadCostsNoWalk(t *testing.T) {
 	w := New(0)
 	w.Add(0, 1<<40)

@@ -19,32 +19,33 @@ import (
 	"github.com/shuntlb/shunt/internal/probe"
 )
 
-// means is what probes are made with.
+// means holds the dependencies of all probes.
 type means struct {
 	clock clock.Clock
 	// dial connects over TCP.
 	dial func(ctx context.Context, address netip.AddrPort) (net.Conn, error)
-	// programs is where external checks are; nil: nowhere.
+	// programs holds the programs of external checks; nil: there are none.
 	programs *directory
 }
 
-// check is what is asked of any number of targets, with what is dear to make of it.
+// check is a check with the values prepared from it, shared by its targets because they are costly
+// to make.
 type check struct {
 	lb.Check
 	*means
-	// targets counts who asks this.
+	// targets counts the targets with this check.
 	targets int
-	// url is Path, of HTTP.
+	// url is Path; HTTP only.
 	url *url.URL
-	// body is Body compiled; nil: any will do.
+	// body is Body compiled; nil: any body is accepted.
 	body *regexp.Regexp
-	// tls is without ServerName; nil: no TLS.
+	// tls is the configuration without ServerName; nil: no TLS.
 	tls *tls.Config
-	// health is of gRPC.
+	// health is the client for gRPC.
 	health *connect.Client[grpc_health_v1.HealthCheckRequest, grpc_health_v1.HealthCheckResponse]
 }
 
-// validate refuses what cannot be asked by this package at all.
+// validate returns an error for targets that this package cannot probe at all.
 func validate(t probe.Target) error {
 	if t.Check == (unique.Handle[lb.Check]{}) {
 		return errors.New("check: must be one")
@@ -61,7 +62,7 @@ func validate(t probe.Target) error {
 	return nil
 }
 
-// prepare makes ready what every probe of a check needs.
+// prepare returns a check with the values that its probes share.
 func prepare(c lb.Check, m *means) (*check, error) {
 	p := &check{Check: c, means: m}
 	var err error
@@ -100,10 +101,10 @@ func prepare(c lb.Check, m *means) (*check, error) {
 	return p, err
 }
 
-// http2 tells whether HTTP/2 is to be spoken.
+// http2 reports whether the check uses HTTP/2.
 func (c *check) http2() bool { return c.Version == lb.HTTP2 || c.Kind == lb.CheckGRPC }
 
-// host is what the request is for: the Host header and the authority.
+// host returns the Host header and the authority of the request.
 func (t *target) host() string {
 	if t.Host != "" {
 		return t.Host
@@ -114,7 +115,8 @@ func (t *target) host() string {
 	return t.address.String()
 }
 
-// serverName is what the certificate must be for. An address is not asked for by SNI (RFC 6066 section 3).
+// serverName returns the name that the certificate must be valid for. An address is not sent by SNI
+// (RFC 6066 section 3).
 func (t *target) serverName() string {
 	switch {
 	case t.ServerName != "":
@@ -131,7 +133,7 @@ func (t *target) serverName() string {
 	return t.Host
 }
 
-// trimBrackets takes the brackets off an IPv6 address in a Host header.
+// trimBrackets removes the brackets from an IPv6 address in a Host header.
 func trimBrackets(s string) string {
 	if len(s) > 2 && s[0] == '[' && s[len(s)-1] == ']' {
 		return s[1 : len(s)-1]

@@ -13,31 +13,33 @@ import (
 )
 
 const (
-	// childName is what a process is called that is to become a program: its arguments are the user's and the group's number, the
-	// limit of CPU time in seconds, the file and then the program's own, its name first.
+	// childName is argv[0] of a process that is to become a program. Its arguments are the user id,
+	// the group id, the limit of CPU time in seconds, the file and then the program's own argv.
 	childName = "shunt-check"
-	// childPipe is the descriptor by which it says how that went.
+	// childPipe is the descriptor on which the child reports its progress.
 	childPipe = 3
-	// childReady is said before the program takes its place; what is said after it, or instead, is why it did not.
+	// childReady is written before the child executes the program. Any text after it, or without
+	// it, is the reason of a failure.
 	childReady = "\x00"
 )
 
-// Child turns a process that an Asker started into the program that it is to run, as its user and within its limits, and does not
-// return then. Whoever uses external checks calls it first of all: the process is the same executable again.
+// Child turns a process that an Asker started into the program to run, as its user and within its
+// limits, and then does not return. In any other process it returns immediately. A main that uses
+// external checks must call it first, because the process runs the same executable.
 func Child() {
 	if len(os.Args) < 6 || os.Args[0] != childName {
 		return
 	}
-	// What a thread gives up counts for the program when that thread becomes it.
+	// Privileges that a thread drops stay dropped for the program if that thread executes it.
 	runtime.LockOSThread()
 	err := become(os.Args[1:])
 	_, _ = unix.Write(childPipe, []byte(err.Error()))
 	os.Exit(1)
 }
 
-// become returns only why it could not.
+// become executes the program. It returns only on failure, with the reason.
 func become(args []string) error {
-	// What this process was started with beside the first three may be the agent's parent's.
+	// Descriptors above the first three may be inherited from the agent's parent.
 	if err := unix.CloseRange(childPipe, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
 		return fmt.Errorf("close descriptors: %w", err)
 	}
@@ -82,7 +84,7 @@ type limit struct {
 	soft, hard uint64
 }
 
-// limits are those of a program that has so many seconds of CPU time. It can write to no file.
+// limits returns the limits of a program with this much CPU time. It can write to no file.
 func limits(seconds uint64) []limit {
 	return []limit{
 		{unix.RLIMIT_CPU, seconds, seconds + 1},

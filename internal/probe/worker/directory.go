@@ -12,21 +12,21 @@ import (
 	"time"
 )
 
-// directory is where the programs of external checks are, and what starts them.
+// directory holds the path of the programs of external checks and the parts that start them.
 type directory struct {
 	path     string
 	user     User
 	launcher *launcher
 	groups   *groups
-	// stuck are programs that were given up: they were killed, and go on.
+	// stuck counts the programs that were given up: they were killed and have not ended.
 	stuck atomic.Int32
-	// waitEnd waits for the end of a process, which is still to be waited for then.
+	// waitEnd waits for the end of a process and leaves it waitable.
 	waitEnd func(pid int) error
-	// giveUp is how long after its timeout the end of a program that was killed is waited for.
+	// giveUp is how long to wait after the timeout for the end of a program that was killed.
 	giveUp time.Duration
 }
 
-// openDirectory takes a directory that nobody but root can change.
+// openDirectory opens a directory that only root can change.
 func openDirectory(path string, u User) (*directory, error) {
 	if !filepath.IsAbs(path) {
 		return nil, fmt.Errorf("programs: %q: must be an absolute path", path)
@@ -56,8 +56,8 @@ func (d *directory) close() {
 	d.groups.close()
 }
 
-// find resolves a program's path and checks that root alone decides what it is. It is asked before each start: what was true when
-// the check was made may have changed.
+// find resolves a program's path and checks that only root can change the program. It is called
+// before each start, because the files may have changed since the check was added.
 func (d *directory) find(program string) (string, error) {
 	if !filepath.IsAbs(program) {
 		return "", fmt.Errorf("program: %q: must be an absolute path", program)
@@ -82,8 +82,9 @@ func (d *directory) find(program string) (string, error) {
 	return real, nil
 }
 
-// onlyRootChanges checks a path without symbolic links: it and all directories above belong to root, and nobody else may write
-// there, but in directories like /tmp, where nobody can replace what is root's.
+// onlyRootChanges checks a path without symbolic links. The path and all directories above must
+// belong to root and be writable only by root. Sticky directories like /tmp may be writable by
+// others, because only root can replace root's files there.
 func onlyRootChanges(path string) error {
 	for ; ; path = filepath.Dir(path) {
 		info, err := os.Lstat(path)

@@ -16,16 +16,17 @@ import (
 	"github.com/shuntlb/shunt/internal/probe"
 )
 
-// maxWords bounds what is said of a probe, in bytes: servers and programs have a say in it.
+// maxWords bounds the text of an answer, in bytes, because parts of it are from servers and
+// programs.
 const maxWords = 200
 
-// finding is what a probe came to.
+// finding is the outcome of a probe.
 type finding struct {
 	verdict probe.Verdict
 	words   string
-	// silent is probe.Answer's.
+	// silent is as in probe.Answer.
 	silent bool
-	// starved: this machine had nothing left for it.
+	// starved: this machine lacked a resource for the probe.
 	starved bool
 }
 
@@ -35,7 +36,7 @@ func bad(format string, args ...any) finding {
 	return finding{verdict: probe.Bad, words: fmt.Sprintf(format, args...)}
 }
 
-// silence is bad, and nothing came back.
+// silence returns a bad finding for a probe without any response.
 func silence(format string, args ...any) finding {
 	f := bad(format, args...)
 	f.silent = true
@@ -44,14 +45,15 @@ func silence(format string, args ...any) finding {
 
 func void(words string) finding { return finding{verdict: probe.Void, words: words} }
 
-// notAsked is void because of what this machine could not do.
+// notAsked returns a void finding for an error of this machine.
 func notAsked(what string, err error) finding {
 	f := void("not asked: " + what + cause(err))
 	f.starved = probe.Shortage(err)
 	return f
 }
 
-// clean keeps what can be printed, on one line.
+// clean replaces characters that cannot be printed, line breaks too, and cuts the text to maxWords
+// bytes.
 func clean(words string) string {
 	words = strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) || r == unicode.ReplacementChar {
@@ -72,10 +74,10 @@ func isTimeout(err error) bool {
 
 func milliseconds(d time.Duration) string { return fmt.Sprintf("%d ms", d.Milliseconds()) }
 
-// noConnection is what the error of a dial says.
+// noConnection returns the finding for the error of a dial.
 func noConnection(err error, timeout time.Duration) finding {
 	switch {
-	case probe.OwnFault(err): // before timeouts: EAGAIN calls itself one
+	case probe.OwnFault(err): // before timeouts: EAGAIN reports itself as one
 		return notAsked("", err)
 	case isTimeout(err):
 		return silence("no connection within %s", milliseconds(timeout))
@@ -91,7 +93,8 @@ func noConnection(err error, timeout time.Duration) finding {
 	return bad("no connection: %s", cause(err))
 }
 
-// noAnswer is what the error of an exchange over a connection says; kind is what the answer would have been.
+// noAnswer returns the finding for an error on an open connection; kind is the kind of the expected
+// answer.
 func noAnswer(ctx context.Context, err error, timeout time.Duration, kind string) finding {
 	switch {
 	case isTimeout(err), ctx.Err() != nil:
@@ -108,7 +111,8 @@ func noAnswer(ctx context.Context, err error, timeout time.Duration, kind string
 	return bad("connected, but no %s answer: %s", kind, cause(err))
 }
 
-// cause is the innermost error without the addresses and paths that net and os add.
+// cause returns the text of the innermost error, without the addresses and paths that net and os
+// add.
 func cause(err error) string {
 	var op *net.OpError
 	if errors.As(err, &op) {

@@ -12,19 +12,22 @@ import (
 )
 
 const (
-	// groupsName begins the name of the cgroup that has those of programs; the agent's process number and a dash follow.
+	// groupsName begins the name of the cgroup that has those of programs. The agent's process id
+	// and a dash follow.
 	groupsName = "shunt-checks-"
-	// maxGroupProcesses bounds processes and threads of a program, where the machine lets the agent bound them.
+	// maxGroupProcesses bounds the processes and threads of a program, if the agent may use the
+	// pids controller.
 	maxGroupProcesses = 64
 )
 
-// groups is where each program gets a cgroup of its own (cgroups(7), version 2), which nobody leaves by a session of his own.
+// groups is the parent cgroup in which each program gets a cgroup of its own (cgroups(7), version
+// 2). Unlike a process group, a cgroup cannot be left with setsid.
 type groups struct {
 	path string
 
 	mu   sync.Mutex
 	made int
-	// left are those that somebody was still in when they were to go.
+	// left are the cgroups that still had processes when they were to be removed.
 	left []*group
 }
 
@@ -34,7 +37,8 @@ type group struct {
 	path string
 }
 
-// openGroups makes the cgroup of all programs below the agent's; nil: this machine has none that the agent may use.
+// openGroups creates the parent cgroup of all programs below the agent's; nil: the agent may use
+// none on this machine.
 func openGroups() *groups {
 	own, err := ownGroup()
 	if err != nil {
@@ -50,14 +54,14 @@ func openGroups() *groups {
 		_ = os.Remove(g.path)
 		return nil
 	}
-	// Where the agent's own cgroup hands no controllers down, limits are those of setrlimit alone.
+	// If the agent's own cgroup does not delegate controllers, only the limits of setrlimit apply.
 	for _, controller := range []string{"+pids", "+memory"} {
 		_ = write(g.path, "cgroup.subtree_control", controller)
 	}
 	return g
 }
 
-// ownGroup is the directory of the agent's cgroup of version 2.
+// ownGroup returns the directory of the agent's cgroup of version 2.
 func ownGroup() (string, error) {
 	member, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {
@@ -70,7 +74,8 @@ func ownGroup() (string, error) {
 	return groupOf(string(member), string(mounts))
 }
 
-// groupOf is the directory of a cgroup by what proc says of a process (proc_pid_cgroup(5), proc_pid_mountinfo(5)).
+// groupOf returns the directory of a cgroup, from the contents of a process's cgroup and mountinfo
+// files (proc_pid_cgroup(5), proc_pid_mountinfo(5)).
 func groupOf(member, mounts string) (string, error) {
 	own := ""
 	for line := range strings.Lines(member) {
@@ -92,7 +97,7 @@ func groupOf(member, mounts string) (string, error) {
 	return "", fmt.Errorf("no cgroup of version 2: %w", os.ErrNotExist)
 }
 
-// clearGroups ends what agents that were killed left behind.
+// clearGroups removes the cgroups of agents that were killed, and kills the processes in them.
 func clearGroups(own string) {
 	all, _ := filepath.Glob(filepath.Join(own, groupsName+"*"))
 	for _, path := range all {
@@ -103,7 +108,7 @@ func clearGroups(own string) {
 		_ = write(path, "cgroup.kill", "1")
 		below, _ := filepath.Glob(filepath.Join(path, "*/"))
 		for _, each := range below {
-			_ = os.Remove(each) // files of the kernel cannot be removed
+			_ = os.Remove(each) // the kernel's files in it cannot and need not be removed
 		}
 		_ = os.Remove(path)
 	}
@@ -113,7 +118,7 @@ func write(group, file, text string) error {
 	return os.WriteFile(filepath.Join(group, file), []byte(text), 0)
 }
 
-// make makes the cgroup of one program; nil: it gets none.
+// make creates the cgroup of one program; nil: it gets none.
 func (g *groups) make() *group {
 	if g == nil {
 		return nil
@@ -131,7 +136,7 @@ func (g *groups) make() *group {
 	return one
 }
 
-// sweep removes those that nobody is in any more.
+// sweep removes the cgroups that became empty.
 func (g *groups) sweep() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -141,7 +146,8 @@ func (g *groups) sweep() {
 	})
 }
 
-// close removes what there is, and waits a moment for those that were killed to go; the next agent removes what is left then.
+// close removes all cgroups. It waits up to 500 ms for killed processes to exit. The next agent
+// removes those left then.
 func (g *groups) close() {
 	if g == nil {
 		return
@@ -155,17 +161,17 @@ func (g *groups) close() {
 	}
 }
 
-// open is the directory, for a process to be born in.
+// open opens the directory, for a process to be started in it.
 func (g *group) open() (*os.File, error) { return os.Open(g.path) }
 
-// kill ends all processes in the group.
+// kill kills all processes in the group.
 func (g *group) kill() {
 	if g != nil {
 		_ = write(g.path, "cgroup.kill", "1")
 	}
 }
 
-// remove gives the group up; it goes once it is empty.
+// remove removes the group, or leaves it to sweep if it is not empty yet.
 func (g *group) remove() {
 	if g == nil || os.Remove(g.path) == nil {
 		return

@@ -32,8 +32,8 @@ func TestGroupOf(t *testing.T) {
 	}
 }
 
-// TestNobodyLeavesTheGroup: all that a program started ends with it, in its process group; where there are cgroups, in a session of
-// its own too.
+// TestNobodyLeavesTheGroup checks that all processes that a program started end with it: those in
+// its process group and, if there are cgroups, those in a session of their own too.
 func TestNobodyLeavesTheGroup(t *testing.T) {
 	g := openGroups()
 	g.close()
@@ -43,7 +43,8 @@ func TestNobodyLeavesTheGroup(t *testing.T) {
 	}
 }
 
-// endsWithProgram looks whether a child ends with its program, which starts it by a prefix.
+// endsWithProgram checks that a child ends with its program. prefix is the command that the program
+// starts it with.
 func endsWithProgram(t *testing.T, cgroup bool, prefix string) {
 	dir := programs(t)
 	fifo := filepath.Join(dir, "fifo")
@@ -53,13 +54,13 @@ func endsWithProgram(t *testing.T, cgroup bool, prefix string) {
 	if err := os.Chmod(fifo, 0o666); err != nil {
 		t.Fatal(err)
 	}
-	f, err := os.OpenFile(fifo, os.O_RDWR, 0) // so that nobody waits for the other end
+	f, err := os.OpenFile(fifo, os.O_RDWR, 0) // read-write, so that no open waits for the other end
 	if err != nil {
 		t.Fatal(err)
 	}
 	program := script(t, dir, "leaves", "echo here >"+fifo+"\n"+prefix+"sleep 1000 >"+fifo+" &\nwait")
 	a, got := newAsker(t, Options{Programs: dir, User: nobody})
-	if !cgroup { // as on a machine without
+	if !cgroup { // as on a machine without cgroups
 		a.means.programs.groups.close()
 		a.means.programs.groups = nil
 	}
@@ -76,12 +77,12 @@ func endsWithProgram(t *testing.T, cgroup bool, prefix string) {
 	}
 	defer again.Close()
 	f.Close()
-	// The file ends when nobody has it open.
+	// EOF when no process has it open.
 	if _, err := io.ReadAll(again); err != nil {
 		t.Error(err)
 	}
 	a.Close()
-	for cgroup { // what is killed takes its time to go
+	for cgroup { // killed processes need some time to exit
 		a.means.programs.groups.sweep()
 		if os.Remove(a.means.programs.groups.path); !exists(a.means.programs.groups.path) {
 			return
@@ -94,7 +95,8 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// TestStuckProgramsAreGivenUp: one whose end does not come keeps no lane; when there are too many, none begins, until they end.
+// TestStuckProgramsAreGivenUp checks that a program that does not end blocks no lane, and that with
+// too many of them no program starts until they end.
 func TestStuckProgramsAreGivenUp(t *testing.T) {
 	dir := programs(t)
 	a, got := newAsker(t, Options{Programs: dir, User: nobody})
@@ -134,7 +136,8 @@ func TestStuckProgramsAreGivenUp(t *testing.T) {
 	}
 }
 
-// TestProgramsRunWhereNobodyIsBornInAGroup: a cgroup that takes no process, here a directory that is none, keeps no check from being made.
+// TestProgramsRunWhereNobodyIsBornInAGroup checks that probes are made even if the cgroup refuses
+// processes. Here it is a plain directory.
 func TestProgramsRunWhereNobodyIsBornInAGroup(t *testing.T) {
 	dir := programs(t)
 	a, got := newAsker(t, Options{Programs: dir, User: nobody})

@@ -9,17 +9,18 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 )
 
-// call is one request over one connection; the client of a check finds it in the context.
+// call is one request over one connection. The client, which a check shares, finds it in the
+// context.
 type call struct {
 	target *target
 	client *http.ClientConn
-	// status is that of HTTP, 0 before there is one.
+	// status is the HTTP status, 0 before there is one.
 	status int
 }
 
 type callKey struct{}
 
-// overCall sends requests over the connection of their call.
+// overCall sends each request over the connection of its call.
 type overCall struct{}
 
 // Do implements connect.HTTPClient.
@@ -33,14 +34,15 @@ func (overCall) Do(r *http.Request) (*http.Response, error) {
 	return answer, err
 }
 
-// newHealth makes a client of gRPC's health service; its URL is replaced by that of each call.
+// newHealth returns a client of gRPC's health service. overCall replaces the scheme and host of its
+// URL by those of each call.
 func newHealth() *connect.Client[grpc_health_v1.HealthCheckRequest, grpc_health_v1.HealthCheckResponse] {
 	return connect.NewClient[grpc_health_v1.HealthCheckRequest, grpc_health_v1.HealthCheckResponse](
 		overCall{}, "http://health"+grpc_health_v1.Health_Check_FullMethodName,
 		connect.WithGRPC(), connect.WithReadMaxBytes(maxHead))
 }
 
-// askGRPC asks the server's own health service.
+// askGRPC queries the server's own health service.
 func (t *target) askGRPC(ctx context.Context) finding {
 	conn, hangUp, failed := t.connect(ctx)
 	if failed != nil {
@@ -64,7 +66,7 @@ func (t *target) askGRPC(ctx context.Context) finding {
 	return good("gRPC: SERVING")
 }
 
-// noHealth is what the error of a call says.
+// noHealth returns the finding for the error of a call.
 func (t *target) noHealth(ctx context.Context, err error, c *call, conn *watchedConn) finding {
 	code := connect.CodeOf(err)
 	var said *connect.Error

@@ -18,7 +18,7 @@ import (
 	"github.com/shuntlb/shunt/internal/probe"
 )
 
-// failing is a health service that answers with an error.
+// failing is a health service that returns an error.
 type failing struct {
 	grpc_health_v1.UnimplementedHealthServer
 	err error
@@ -41,7 +41,7 @@ func serveGRPC(t *testing.T, service grpc_health_v1.HealthServer, options ...grp
 	return l
 }
 
-// serveHTTP2 is a server of HTTP/2 that knows nothing of gRPC.
+// serveHTTP2 runs an HTTP/2 server without gRPC.
 func serveHTTP2(t *testing.T, handler http.HandlerFunc) net.Listener {
 	t.Helper()
 	var protocols http.Protocols
@@ -62,7 +62,7 @@ func grpcCheck(change func(*lb.Check)) lb.Check {
 	return c
 }
 
-// TestGRPC: each answer of a health service has its words.
+// TestGRPC checks the text of the finding for each answer of a health service.
 func TestGRPC(t *testing.T) {
 	ca := newAuthority(t)
 	known := health.NewServer()

@@ -26,14 +26,14 @@ var today = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
 const day = 24 * time.Hour
 
-// long is a timeout that never counts.
+// long is a timeout that never expires in a test.
 const long = 5 * time.Minute
 
 // authority signs certificates of tests.
 type authority struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
-	// pem is what a check trusts.
+	// pem is the certificate to put into a check's CA.
 	pem string
 }
 
@@ -75,7 +75,7 @@ func (a *authority) issue(t testing.TB, from, to time.Time, names ...string) tls
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
-// usual is a certificate for www.example with which nothing is wrong.
+// usual returns a valid certificate for www.example.
 func (a *authority) usual(t testing.TB) tls.Certificate {
 	return a.issue(t, today.Add(-day), today.Add(day), "www.example")
 }
@@ -109,7 +109,7 @@ func accept(l net.Listener, f func(net.Conn)) {
 
 func addressOf(l net.Listener) netip.AddrPort { return l.Addr().(*net.TCPAddr).AddrPort() }
 
-// secured is f over TLS.
+// secured returns f over TLS.
 func secured(config *tls.Config, f func(net.Conn)) func(net.Conn) {
 	return func(c net.Conn) {
 		s := tls.Server(c, config)
@@ -131,7 +131,7 @@ func answers(text string) func(net.Conn) {
 	}
 }
 
-// hangs reads a request, writes text and nothing more until the other side goes.
+// hangs reads a request, writes text and then nothing until the peer closes.
 func hangs(text string) func(net.Conn) {
 	return func(c net.Conn) {
 		defer c.Close()
@@ -142,7 +142,7 @@ func hangs(text string) func(net.Conn) {
 	}
 }
 
-// waitGone reads until the other side is gone.
+// waitGone reads until the peer closed the connection.
 func waitGone(c net.Conn) {
 	for b := make([]byte, 4<<10); ; {
 		if _, err := c.Read(b); err != nil {
@@ -151,7 +151,7 @@ func waitGone(c net.Conn) {
 	}
 }
 
-// reset breaks a TCP connection off.
+// reset resets a TCP connection.
 func reset(c net.Conn) {
 	if s, ok := c.(*tls.Conn); ok {
 		c = s.NetConn()
@@ -172,7 +172,7 @@ func httpCheck(change func(*lb.Check)) lb.Check {
 	return c
 }
 
-// newAsker makes an asker at noon of today, with its answers.
+// newAsker returns a prober at noon of today, with the channel of its answers.
 func newAsker(t testing.TB, o Options) (*Asker, <-chan probe.Answer) {
 	t.Helper()
 	got := make(chan probe.Answer, 4096)
@@ -190,7 +190,7 @@ func newAsker(t testing.TB, o Options) (*Asker, <-chan probe.Answer) {
 	return a, got
 }
 
-// ask asks once.
+// ask makes one probe.
 func ask(t testing.TB, c lb.Check, at netip.AddrPort) probe.Answer {
 	t.Helper()
 	a, got := newAsker(t, Options{})

@@ -15,15 +15,15 @@ import (
 )
 
 const (
-	// maxHead bounds what is read of an answer before its body, in bytes.
+	// maxHead bounds the bytes read of an answer before its body.
 	maxHead = 64 << 10
-	// maxInterim bounds the answers of 1xx before the one that counts (RFC 9110 section 15.2).
+	// maxInterim bounds the 1xx answers before the final one (RFC 9110 section 15.2).
 	maxInterim = 8
-	// userAgent is what requests name when the check names nothing else.
+	// userAgent is the User-Agent of requests, unless the check sets another.
 	userAgent = "shunt"
 )
 
-// askHTTP makes one request; redirects are not followed, each is an answer.
+// askHTTP makes one request. Redirects are not followed: each is an answer.
 func (t *target) askHTTP(ctx context.Context) finding {
 	conn, hangUp, failed := t.connect(ctx)
 	if failed != nil {
@@ -55,7 +55,7 @@ func (t *target) connect(ctx context.Context) (net.Conn, func(), *finding) {
 	return secured, hangUp, nil
 }
 
-// request is what is asked.
+// request returns the request of the target.
 func (t *target) request(ctx context.Context) *http.Request {
 	u := *t.url
 	u.Scheme, u.Host = t.scheme(), t.host()
@@ -80,7 +80,8 @@ func (t *target) scheme() string {
 	return "http"
 }
 
-// exchange speaks HTTP/1.1. Without an answer the finding says why.
+// exchange sends the request by HTTP/1.1 and returns the answer. Without an answer the finding has
+// the reason.
 func (t *target) exchange(ctx context.Context, conn net.Conn) (*http.Response, finding) {
 	request := t.request(ctx)
 	if err := request.Write(conn); err != nil {
@@ -92,7 +93,7 @@ func (t *target) exchange(ctx context.Context, conn net.Conn) (*http.Response, f
 		answer, err := http.ReadResponse(reader, request)
 		switch {
 		case err != nil:
-			// An answer that was cut off is first of all cut off.
+			// For an answer that was cut off, report the cut and not the parse error.
 			err = cmp.Or(head.err, err)
 			if head.left == maxHead && (isTimeout(err) || ctx.Err() != nil) {
 				return nil, bad("connected, but no bytes within %s", milliseconds(t.Timeout))
@@ -107,7 +108,8 @@ func (t *target) exchange(ctx context.Context, conn net.Conn) (*http.Response, f
 	return nil, noAnswer(ctx, fmt.Errorf("more than %d interim answers", maxInterim), t.Timeout, "HTTP")
 }
 
-// judge says what an answer means. The body is read only if it has a say, and to a limit: it may have no end.
+// judge returns the finding for an answer. It reads the body only if the check has a pattern for
+// it, and up to a limit, because the body may be endless.
 func (t *target) judge(ctx context.Context, answer *http.Response) finding {
 	if !t.Status.Has(answer.StatusCode) {
 		return bad("status %d", answer.StatusCode)
@@ -130,7 +132,7 @@ func (t *target) judge(ctx context.Context, answer *http.Response) finding {
 	return good(status + ", and the body matches")
 }
 
-// clip shortens what was configured, so that all of the words about it fit.
+// clip shortens a configured text, so that the finding around it fits into maxWords.
 func clip(s string) string {
 	const most = 80
 	if len(s) <= most {
@@ -139,7 +141,7 @@ func clip(s string) string {
 	return s[:most] + "…"
 }
 
-// headReader reads at most so much, and keeps why it could not read on.
+// headReader reads at most left bytes and keeps the last error.
 type headReader struct {
 	r    io.Reader
 	left int

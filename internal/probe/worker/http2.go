@@ -13,7 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// exchange2 speaks HTTP/2. Without an answer the finding says why.
+// exchange2 sends the request by HTTP/2 and returns the answer. Without an answer the finding has
+// the reason.
 func (t *target) exchange2(ctx context.Context, conn net.Conn) (*http.Response, finding) {
 	client, watched, err := t.client2(ctx, conn)
 	if err != nil {
@@ -26,26 +27,26 @@ func (t *target) exchange2(ctx context.Context, conn net.Conn) (*http.Response, 
 	return answer, finding{}
 }
 
-// client2 speaks HTTP/2 over a connection, which it does not close. Without TLS the server must know beforehand (RFC 9113
-// section 3.3).
+// client2 returns an HTTP/2 client on a connection, which it does not close. Without TLS the server
+// must support HTTP/2 with prior knowledge (RFC 9113 section 3.3).
 func (t *target) client2(ctx context.Context, conn net.Conn) (*http.ClientConn, *watchedConn, error) {
 	watched := &watchedConn{Conn: conn}
 	transport := &http.Transport{
 		Protocols: new(http.Protocols), DisableCompression: true, DisableKeepAlives: true, MaxResponseHeaderBytes: maxHead,
 		DialContext: func(context.Context, string, string) (net.Conn, error) { return watched, nil },
 	}
-	// TLS, if any, is made: for the transport the connection is one without.
+	// TLS, if any, is already set up. For the transport the connection is one without.
 	transport.Protocols.SetUnencryptedHTTP2(true)
 	client, err := transport.NewClientConn(ctx, "http", t.address.String())
 	return client, watched, err
 }
 
-// noAnswer2 is what the error of an exchange in HTTP/2 says.
+// noAnswer2 returns the finding for the error of an HTTP/2 exchange.
 func (t *target) noAnswer2(ctx context.Context, err error, conn *watchedConn) finding {
 	if conn.other.Load() {
 		return bad("no HTTP/2")
 	}
-	// The transport's own error may be no more than that it could not go on.
+	// The transport's own error may only be a consequence.
 	if cut := conn.cut.Load(); cut != nil {
 		err = *cut
 	} else if strings.Contains(err.Error(), goAway) || strings.Contains(err.Error(), notUsable) {
@@ -54,14 +55,15 @@ func (t *target) noAnswer2(ctx context.Context, err error, conn *watchedConn) fi
 	return noAnswer(ctx, err, t.Timeout, "HTTP/2")
 }
 
-// What net/http says of a server that sent GOAWAY (RFC 9113 section 6.8), after the request and before it.
+// Parts of net/http's errors for a server that sent GOAWAY (RFC 9113 section 6.8), after the
+// request and before it.
 const (
 	goAway    = "GOAWAY"
 	notUsable = "client conn not usable"
 )
 
-// watchedConn looks at the first frame that comes, which must be one of SETTINGS (RFC 9113 section 3.4), and keeps why there
-// came or went no more.
+// watchedConn checks that the first frame received is SETTINGS (RFC 9113 section 3.4). It keeps the
+// first error of reads and writes.
 type watchedConn struct {
 	net.Conn
 	seen  int
@@ -91,7 +93,7 @@ func (c *watchedConn) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// note keeps the first error that is not the transport's own doing.
+// note keeps the first error that the transport did not cause itself.
 func (c *watchedConn) note(err error) {
 	if err == nil || errors.Is(err, net.ErrClosed) {
 		return
@@ -102,7 +104,8 @@ func (c *watchedConn) note(err error) {
 	c.cut.CompareAndSwap(nil, &err)
 }
 
-// wasReset tells whether the other side broke the connection off. Of a reader and a writer at once the kernel tells it to one.
+// wasReset reports whether the peer reset the connection. The kernel returns ECONNRESET only once,
+// either to the reader or to the writer, so the socket's state is read instead.
 func wasReset(conn net.Conn) bool {
 	if s, ok := conn.(*tls.Conn); ok {
 		conn = s.NetConn()

@@ -14,10 +14,10 @@ import (
 	"github.com/shuntlb/shunt/internal/probe"
 )
 
-// today4 is an address that is never asked.
+// today4 is an address that is never probed.
 var today4 = netip.MustParseAddr("192.0.2.1")
 
-// endless writes a beginning, and then the same for as long as anybody listens.
+// endless writes begin, and then more until the connection is closed.
 func endless(begin, more string) func(net.Conn) {
 	return func(c net.Conn) {
 		defer c.Close()
@@ -31,7 +31,7 @@ func endless(begin, more string) func(net.Conn) {
 	}
 }
 
-// TestMisbehavingHTTP: each way to get HTTP/1.1 wrong has its words.
+// TestMisbehavingHTTP checks the text of the finding for each violation of HTTP/1.1.
 func TestMisbehavingHTTP(t *testing.T) {
 	matches := func(body string) func(*lb.Check) { return func(c *lb.Check) { c.Body = body } }
 	ends := func(head, body string) func(net.Conn) {
@@ -77,7 +77,7 @@ func TestMisbehavingHTTP(t *testing.T) {
 	}
 }
 
-// TestRedirectsAreAnswers: a loop of them is one request.
+// TestRedirectsAreAnswers checks that a redirect loop is one request.
 func TestRedirectsAreAnswers(t *testing.T) {
 	var requests atomic.Int32
 	at := serve(t, func(c net.Conn) {
@@ -91,7 +91,7 @@ func TestRedirectsAreAnswers(t *testing.T) {
 	}
 }
 
-// TestRequestSaysWhatWasConfigured, in both versions.
+// TestRequestSaysWhatWasConfigured checks that both versions send the configured request.
 func TestRequestSaysWhatWasConfigured(t *testing.T) {
 	ca := newAuthority(t)
 	cert := ca.usual(t)
@@ -136,13 +136,13 @@ func TestRequestSaysWhatWasConfigured(t *testing.T) {
 	}
 }
 
-// TestMisbehavingHTTP2: each way to get HTTP/2 wrong has its words.
+// TestMisbehavingHTTP2 checks the text of the finding for each violation of HTTP/2.
 func TestMisbehavingHTTP2(t *testing.T) {
 	const (
 		settings = "\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 		goAway   = "\x00\x00\x08\x07\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x0b"
 	)
-	// preface is what a client sends first, and what it was answered.
+	// preface reads the client's preface and replies with text.
 	preface := func(text string, then func(net.Conn)) func(net.Conn) {
 		return func(c net.Conn) {
 			defer c.Close()
@@ -158,7 +158,7 @@ func TestMisbehavingHTTP2(t *testing.T) {
 		{"HTTP/1.1", "no HTTP/2", preface("HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n", waitGone)},
 		{"something else", "no HTTP/2", preface("SSH-2.0-OpenSSH_9.2\r\n", waitGone)},
 		{"closes", "connected, but closed without an answer", func(c net.Conn) {
-			// What was not read would turn the end into a reset.
+			// Bytes left unread would turn the close into a reset.
 			r := bufio.NewReader(c)
 			_, _ = r.ReadString('\n')
 			_ = c.(*net.TCPConn).CloseWrite()
@@ -176,7 +176,7 @@ func TestMisbehavingHTTP2(t *testing.T) {
 	}
 }
 
-// TestTCP: what is sent, and what is looked for in the answer.
+// TestTCP checks the bytes sent and the search in the answer.
 func TestTCP(t *testing.T) {
 	banner := func(parts ...string) func(net.Conn) {
 		return func(c net.Conn) {

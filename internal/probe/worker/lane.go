@@ -3,19 +3,20 @@ package worker
 // turn is one probe to make.
 type turn struct {
 	id uint32
-	// target is nil when the number was unknown.
+	// target is nil if the number was unknown.
 	target *target
 }
 
-// lane is a queue of probes with the goroutines that make them: none while it is empty, at most limit.
+// lane is a queue of probes with the goroutines that make them: none while it is empty, at most
+// limit.
 type lane struct {
 	limit, working int
 	queue          []turn
-	// next is the first of the queue that nobody took.
+	// next is the index of the first probe in queue that no goroutine took.
 	next int
 }
 
-// push appends a probe; start: one goroutine more is to work.
+// push appends a probe. start: the caller must start another goroutine.
 func (l *lane) push(t turn) (start bool) {
 	l.queue = append(l.queue, t)
 	if l.working == l.limit {
@@ -25,7 +26,8 @@ func (l *lane) push(t turn) (start bool) {
 	return true
 }
 
-// pop takes the first. Not ok: there is none, or nothing more is to be done, and the goroutine that called is to end.
+// pop takes the first probe. Not ok: there is none, or the lane is closed, and the calling
+// goroutine must end.
 func (l *lane) pop(closed bool) (t turn, ok bool) {
 	if closed || l.next == len(l.queue) {
 		l.working--
@@ -35,7 +37,7 @@ func (l *lane) pop(closed bool) (t turn, ok bool) {
 	t = l.queue[l.next]
 	l.queue[l.next] = turn{}
 	l.next++
-	// What was taken is given back once it is half: each is moved once at most.
+	// Release the taken half of the queue. Each probe is copied at most once.
 	if l.next > 64 && 2*l.next >= len(l.queue) {
 		l.queue = append([]turn(nil), l.queue[l.next:]...)
 		l.next = 0

@@ -6,7 +6,8 @@ import (
 	"sync"
 )
 
-// launcher starts processes from a thread of its own: they die with it, and other threads of a Go program may end early.
+// launcher starts processes from one dedicated thread. They have a parent-death signal, which is
+// sent when the thread that started them exits, and other threads of a Go program may exit early.
 type launcher struct {
 	starts chan launch
 	once   sync.Once
@@ -23,10 +24,10 @@ type launched struct {
 	err     error
 }
 
-// newLauncher makes a launcher; its thread begins with the first start.
+// newLauncher returns a launcher. Its thread begins with the first start.
 func newLauncher() *launcher { return &launcher{starts: make(chan launch)} }
 
-// start runs this executable again. Nothing may start after close.
+// start starts this executable again with args. It must not be called after close.
 func (l *launcher) start(args []string, attr *os.ProcAttr) (*os.Process, error) {
 	l.once.Do(func() { go l.run() })
 	started := make(chan launched, 1)
@@ -37,7 +38,7 @@ func (l *launcher) start(args []string, attr *os.ProcAttr) (*os.Process, error) 
 
 func (l *launcher) close() { close(l.starts) }
 
-// run is the thread; it is never given back, and so ends with its goroutine.
+// run is the goroutine of the thread. It never unlocks the thread, so both end together.
 func (l *launcher) run() {
 	runtime.LockOSThread()
 	for s := range l.starts {

@@ -6,7 +6,8 @@ import (
 	"github.com/shuntlb/shunt/internal/probe"
 )
 
-// outbox hands answers on, one batch at a time: those that come while one is told are the next.
+// outbox reports answers in batches, one batch at a time. Answers that arrive during a report form
+// the next batch.
 type outbox struct {
 	report func([]probe.Answer)
 
@@ -15,7 +16,7 @@ type outbox struct {
 	waiting, spare []probe.Answer
 }
 
-// put hands an answer on, and those that come meanwhile.
+// put queues an answer. Unless a report is running, it reports until the queue is empty.
 func (o *outbox) put(a probe.Answer) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

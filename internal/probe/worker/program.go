@@ -17,24 +17,28 @@ import (
 	"github.com/shuntlb/shunt/internal/probe"
 )
 
-// Limits of a program beside its time (setrlimit(2)), of each of its processes.
+// Limits of each process of a program, in addition to its time (setrlimit(2)).
 const (
 	maxProgramMemory = 1 << 30
-	// maxProgramSpace is addresses, used or not. It also holds for Child's own last steps: Go reserves 1 to 2 GiB.
+	// maxProgramSpace bounds the address space, used or not. It also holds for Child's own last
+	// steps: Go reserves 1 to 2 GiB.
 	maxProgramSpace = 8 << 30
 	maxProgramFiles = 64
-	// maxProgramProcesses is of all processes of the user: maxPrograms of eight each.
+	// maxProgramProcesses bounds all processes of the user: eight for each of maxPrograms.
 	maxProgramProcesses = 8 * maxPrograms
-	// maxProgramOutput is how much a program may write before it is killed, in bytes; a pipe holds as much.
+	// maxProgramOutput is how much a program may write before it is killed, in bytes. A pipe holds
+	// as much.
 	maxProgramOutput = 64 << 10
-	// giveUp is how long the end of a program that was killed is waited for. One in uninterruptible sleep ends when it wakes.
+	// giveUp is how long to wait for the end of a program that was killed. One in uninterruptible
+	// sleep ends when it wakes.
 	giveUp = 2 * time.Second
-	// maxStuck bounds the programs that were given up; while there are as many, none begins.
+	// maxStuck bounds the programs that were given up. While there are as many, no program starts.
 	maxStuck    = maxPrograms
 	programPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 )
 
-// run asks a program: its end with 0 is good, with anything else bad. That it cannot be started says nothing of the server.
+// run probes with a program: exit status 0 is good, any other is bad. A program that cannot be
+// started is void, because that is not the server's fault.
 func (t *target) run(ctx context.Context) finding {
 	path, err := t.programs.find(t.Program)
 	if err != nil {
@@ -48,7 +52,8 @@ func (t *target) run(ctx context.Context) finding {
 	group := t.programs.groups.make()
 	output, news, process, err := t.start(path, group)
 	if group != nil && err != nil && !probe.Shortage(err) {
-		// The machine may let nobody be born in a cgroup: seccomp(2) without clone3, a threaded cgroup.
+		// The machine may forbid starting processes in a cgroup: seccomp(2) without clone3, a
+		// threaded cgroup.
 		group.remove()
 		group = nil
 		output, news, process, err = t.start(path, nil)
@@ -59,7 +64,8 @@ func (t *target) run(ctx context.Context) finding {
 	}
 	defer output.Close()
 	defer news.Close()
-	// The group is named by the process until that is waited for: what is killed before is nobody else's.
+	// The process group has the process's id until the process is waited for. So a kill before that
+	// cannot hit another group.
 	kill := func() { _ = unix.Kill(-process.Pid, unix.SIGKILL); group.kill() }
 	killed := make(chan struct{})
 	ctx, tooMuch := context.WithCancelCause(ctx)
@@ -95,7 +101,7 @@ func (t *target) run(ctx context.Context) finding {
 	kill()
 	state, err := process.Wait()
 	group.remove()
-	// Who left the group may still hold the other end.
+	// A process that left the group may still hold the other end of the pipe.
 	_ = output.SetReadDeadline(time.Unix(1, 0))
 	line := <-lines
 	fault, begun := strings.CutPrefix(string(said), childReady)
@@ -120,7 +126,8 @@ func (t *target) run(ctx context.Context) finding {
 	return bad("%s", cmp.Or(line, fmt.Sprintf("exit %d", status.ExitStatus())))
 }
 
-// awaitEnd waits for a program's end, and when its time is over not for long; false: it has not come.
+// awaitEnd waits for a program's end, and after its timeout for at most giveUp; gone is false if it
+// did not end.
 func (t *target) awaitEnd(ctx context.Context, end <-chan error) (err error, gone bool) {
 	select {
 	case err := <-end:
@@ -137,8 +144,8 @@ func (t *target) awaitEnd(ctx context.Context, end <-chan error) (err error, gon
 	}
 }
 
-// start makes a process that becomes the program, in a group of its own, with its output in a pipe; news is what Child says of it, until the program
-// begins or the process ends.
+// start starts a process that becomes the program, in a process group of its own, with its output
+// in a pipe. news carries Child's reports until the program begins or the process ends.
 func (t *target) start(path string, g *group) (output, news *os.File, process *os.Process, err error) {
 	null, err := os.Open(os.DevNull)
 	if err != nil {
@@ -180,7 +187,8 @@ func (t *target) start(path string, g *group) (output, news *os.File, process *o
 	return output, news, process, nil
 }
 
-// pipe makes a pipe of which only the end to read from does not block: programs do not expect that of theirs.
+// pipe makes a pipe of which only the read end is non-blocking, because programs expect a blocking
+// write end.
 func pipe() (r, w *os.File, err error) {
 	var ends [2]int
 	if err := unix.Pipe2(ends[:], unix.O_CLOEXEC); err != nil {
@@ -190,7 +198,7 @@ func pipe() (r, w *os.File, err error) {
 	return os.NewFile(uintptr(ends[0]), "pipe"), os.NewFile(uintptr(ends[1]), "pipe"), nil
 }
 
-// environment is all that a program is told beside its arguments; the timeout is in seconds.
+// environment returns the whole environment of a program; the timeout is in seconds.
 func (t *target) environment() []string {
 	return []string{
 		"SHUNT_ADDRESS=" + t.address.Addr().String(),
@@ -200,7 +208,7 @@ func (t *target) environment() []string {
 	}
 }
 
-// waitEnd waits for the end of a process and leaves it to be waited for.
+// waitEnd waits for the end of a process and leaves it waitable, so that it still must be reaped.
 func waitEnd(pid int) error {
 	for {
 		err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
@@ -210,11 +218,11 @@ func waitEnd(pid int) error {
 	}
 }
 
-// errFlood ends a program that writes too much.
+// errFlood is the cause when a program is killed for writing too much.
 var errFlood = errors.New("too much output")
 
-// listen reads what a program writes until nobody can write any more, or what is there when its deadline comes; at most one byte
-// more than it may write.
+// listen reads a program's output until all write ends are closed, or until the read deadline, at
+// which it returns the buffered rest too. It returns at most one byte more than maxProgramOutput.
 func listen(output *os.File) []byte {
 	text := make([]byte, 0, maxProgramOutput+1)
 	for len(text) < cap(text) {
@@ -230,7 +238,7 @@ func listen(output *os.File) []byte {
 	return text
 }
 
-// drain appends what is there.
+// drain appends the output that is buffered in the pipe.
 func drain(output *os.File, text []byte) []byte {
 	raw, err := output.SyscallConn()
 	if err != nil {
@@ -251,7 +259,7 @@ func drain(output *os.File, text []byte) []byte {
 	return text
 }
 
-// firstLine is what is said of a program.
+// firstLine returns the first line of the output, which is the reason in the answer.
 func firstLine(text []byte) string {
 	line, _, _ := strings.Cut(string(text[:min(len(text), 4*maxWords)]), "\n")
 	return strings.TrimSpace(line)

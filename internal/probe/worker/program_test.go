@@ -14,16 +14,16 @@ import (
 	"github.com/shuntlb/shunt/internal/probe"
 )
 
-// nobody is whom tests run programs as: a number that has no name.
+// nobody is the user that tests run programs as: a number without a name.
 var nobody = User{UID: 64123, GID: 64123}
 
-// TestMain: programs are started by this executable.
+// TestMain calls Child first, because programs are started by this executable.
 func TestMain(m *testing.M) {
 	Child()
 	os.Exit(m.Run())
 }
 
-// programs makes a directory that everybody can look into.
+// programs makes a directory that all users can read.
 func programs(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "programs")
@@ -57,7 +57,7 @@ func external(program string, timeout time.Duration, arguments ...string) lb.Che
 	return c
 }
 
-// run asks a program once.
+// run makes one probe with a program.
 func run(t *testing.T, dir string, c lb.Check) probe.Answer {
 	t.Helper()
 	a, got := newAsker(t, Options{Programs: dir, User: nobody})
@@ -115,7 +115,7 @@ func TestPrograms(t *testing.T) {
 	})
 }
 
-// TestTimeoutEndsTheWholeGroup: children of a program that is late go with it.
+// TestTimeoutEndsTheWholeGroup checks that the children of a program that timed out end with it.
 func TestTimeoutEndsTheWholeGroup(t *testing.T) {
 	dir := programs(t)
 	fifo := filepath.Join(dir, "fifo")
@@ -131,7 +131,7 @@ func TestTimeoutEndsTheWholeGroup(t *testing.T) {
 		answer = run(t, dir, external(program, 300*time.Millisecond))
 	}
 	expectAnswer(t, answer, probe.Bad, "program not done within 300 ms")
-	// The end of the file comes when nobody has it open any more, whether or not somebody ever had.
+	// EOF when no process has the file open any more, whether or not one ever had.
 	f, err := os.OpenFile(fifo, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -142,7 +142,7 @@ func TestTimeoutEndsTheWholeGroup(t *testing.T) {
 	}
 }
 
-// TestCloseEndsPrograms: and does not wait for what they would do.
+// TestCloseEndsPrograms checks that Close ends programs without waiting for them to finish.
 func TestCloseEndsPrograms(t *testing.T) {
 	dir := programs(t)
 	fifo := filepath.Join(dir, "fifo")
@@ -178,7 +178,8 @@ func TestCloseEndsPrograms(t *testing.T) {
 	}
 }
 
-// TestProgramsAreRootsAlone: whoever could change what runs is refused, when the check is added and before each start.
+// TestProgramsAreRootsAlone checks that programs that others than root can change are refused, when
+// the check is added and before each start.
 func TestProgramsAreRootsAlone(t *testing.T) {
 	outside, dir := programs(t), programs(t)
 	at := func(path string, change func(path string) error) string {

@@ -13,9 +13,9 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// dial connects over TCP. Closed, the connection is reset, and so leaves nothing behind.
+// dial connects over TCP. Closing the connection resets it, so that it leaves no TIME_WAIT state.
 func dial(ctx context.Context, address netip.AddrPort) (net.Conn, error) {
-	// FallbackDelay: an address needs no happy eyeballs.
+	// FallbackDelay: a single address needs no happy eyeballs.
 	d := net.Dialer{FallbackDelay: -1, KeepAlive: -1}
 	conn, err := d.DialContext(ctx, "tcp", address.String())
 	if err != nil {
@@ -28,7 +28,7 @@ func dial(ctx context.Context, address netip.AddrPort) (net.Conn, error) {
 	return conn, nil
 }
 
-// connectTCP connects; the connection ends with ctx at the latest.
+// connectTCP connects. The connection times out with ctx at the latest.
 func (t *target) connectTCP(ctx context.Context) (net.Conn, func(), *finding) {
 	conn, err := t.dial(ctx, t.address)
 	if err != nil {
@@ -38,12 +38,12 @@ func (t *target) connectTCP(ctx context.Context) (net.Conn, func(), *finding) {
 	if deadline, ok := ctx.Deadline(); ok {
 		_ = conn.SetDeadline(deadline)
 	}
-	// A closed asker does not wait for a server that hangs.
+	// Close of the prober cancels ctx, and must not wait for a server that hangs.
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	return conn, func() { stop(); conn.Close() }, nil
 }
 
-// askTCP connects, sends and looks for what is expected in what comes.
+// askTCP connects, sends the check's bytes and searches the answer for the expected ones.
 func (t *target) askTCP(ctx context.Context) finding {
 	conn, hangUp, failed := t.connectTCP(ctx)
 	if failed != nil {
@@ -61,14 +61,14 @@ func (t *target) askTCP(ctx context.Context) finding {
 	return t.expect(ctx, conn)
 }
 
-// expect reads until what is expected came, at most lb.MaxCheckBody bytes.
+// expect reads until the expected bytes arrived, at most lb.MaxCheckBody bytes.
 func (t *target) expect(ctx context.Context, conn io.Reader) finding {
 	want := []byte(t.Expected())
 	var got []byte
 	part := make([]byte, 4<<10)
 	for {
 		n, err := conn.Read(part[:min(len(part), lb.MaxCheckBody-len(got))])
-		// What was looked at before can be the beginning of it, but for its last byte.
+		// A match may begin in the last len(want)-1 bytes already searched.
 		from := max(0, len(got)-len(want)+1)
 		got = append(got, part[:n]...)
 		switch {

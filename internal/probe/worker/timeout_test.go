@@ -15,7 +15,8 @@ import (
 	"github.com/shuntlb/shunt/internal/probe"
 )
 
-// TestTimeouts: what a server had done by then is in the words. Time stands still until nobody has anything to do.
+// TestTimeouts checks that the text of a timeout names the last step that the server completed.
+// Time advances only when all goroutines are blocked.
 func TestTimeouts(t *testing.T) {
 	ca := newAuthority(t)
 	cert := ca.usual(t)
@@ -29,7 +30,7 @@ func TestTimeouts(t *testing.T) {
 		return c
 	}
 	hasTLS := func(c *lb.Check) { c.TLS = true }
-	// drips never has more to say than a byte, and takes its time.
+	// drips writes one byte every 100 ms after begin.
 	drips := func(begin string) func(net.Conn) {
 		return func(c net.Conn) {
 			defer c.Close()
@@ -126,7 +127,7 @@ func overHTTP2(handler http.HandlerFunc) func(net.Conn) {
 	}
 }
 
-// oneListener has one connection to accept.
+// oneListener is a listener with one connection to accept.
 type oneListener struct{ conn net.Conn }
 
 func (l *oneListener) Accept() (net.Conn, error) {
@@ -141,7 +142,7 @@ func (l *oneListener) Accept() (net.Conn, error) {
 func (l *oneListener) Close() error   { return nil }
 func (l *oneListener) Addr() net.Addr { return &net.TCPAddr{} }
 
-// TestTimeoutBeginsWithTheTurn: who waited for the others has all of the time.
+// TestTimeoutBeginsWithTheTurn checks that a probe that waited for others gets its full timeout.
 func TestTimeoutBeginsWithTheTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, got := newAsker(t, Options{})

@@ -19,7 +19,8 @@ const (
 	alpnHTTP2 = "h2"
 )
 
-// tlsConfig is what TLS needs to know for a check. Sessions are never resumed: a probe proves the whole handshake.
+// tlsConfig returns the TLS configuration of a check. Sessions are never resumed, because a probe
+// has to prove the whole handshake.
 func tlsConfig(c lb.Check, clock clock.Clock) (*tls.Config, error) {
 	config := &tls.Config{
 		MinVersion: tls.VersionTLS12, InsecureSkipVerify: !c.Verify, SessionTicketsDisabled: true, Time: clock.Now,
@@ -36,7 +37,7 @@ func tlsConfig(c lb.Check, clock clock.Clock) (*tls.Config, error) {
 	return config, err
 }
 
-// parseCA reads certificates in PEM, of which each must be one.
+// parseCA parses a PEM text in which each block must be a certificate.
 func parseCA(text string) (*x509.CertPool, error) {
 	pool, n := x509.NewCertPool(), 0
 	for rest := []byte(text); ; n++ {
@@ -59,7 +60,7 @@ func parseCA(text string) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// secure makes the handshake.
+// secure performs the TLS handshake.
 func (t *target) secure(ctx context.Context, conn net.Conn) (*tls.Conn, *finding) {
 	config := t.tls.Clone()
 	config.ServerName = t.serverName()

@@ -14,7 +14,7 @@ import (
 	"github.com/shuntlb/shunt/internal/probe"
 )
 
-// TestMisbehavingTLS: each way to get TLS wrong has its words.
+// TestMisbehavingTLS checks the text of the finding for each violation of TLS.
 func TestMisbehavingTLS(t *testing.T) {
 	ca, stranger := newAuthority(t), newAuthority(t)
 	const ok = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
@@ -37,7 +37,8 @@ func TestMisbehavingTLS(t *testing.T) {
 			waitGone(c)
 		}
 	}
-	// A server hello of TLS 1.0: handshake record, version 3.1, random, no session, a cipher suite, no compression.
+	// A server hello of TLS 1.0: handshake record, version 3.1, random, no session, a cipher suite,
+	// no compression.
 	oldHello := "\x16\x03\x01\x00\x2a\x02\x00\x00\x26\x03\x01" + strings.Repeat("r", 32) + "\x00\x00\x2f\x00"
 	fine := ca.usual(t)
 	demands := func(c *tls.Config) { c.ClientAuth = tls.RequireAnyClientCert }
@@ -93,7 +94,8 @@ func TestMisbehavingTLS(t *testing.T) {
 	}
 }
 
-// TestExpiredIssuerIsNamed: it is not the server's own certificate that is to be renewed.
+// TestExpiredIssuerIsNamed checks that an expired issuer is reported as such, because then renewing
+// the server's own certificate does not help.
 func TestExpiredIssuerIsNamed(t *testing.T) {
 	leaf, issuer := &x509.Certificate{Raw: []byte{1}}, &x509.Certificate{Raw: []byte{2}, NotAfter: today.Add(-40 * day)}
 	f := &target{check: &check{means: &newMeans(t).means}}
@@ -111,7 +113,8 @@ func newMeans(t *testing.T) *Asker {
 	return a
 }
 
-// TestWhatTLSAsksFor: the name goes by SNI, an address does not, and no handshake is the continuation of another.
+// TestWhatTLSAsksFor checks that a name is sent by SNI, an address is not, and no session is
+// resumed.
 func TestWhatTLSAsksFor(t *testing.T) {
 	ca := newAuthority(t)
 	cert := ca.usual(t)
@@ -146,7 +149,7 @@ func TestWhatTLSAsksFor(t *testing.T) {
 	}
 }
 
-// TestConnectionsAreReset: nothing of a probe stays behind, here or there.
+// TestConnectionsAreReset checks that a probe leaves no connection state on either side.
 func TestConnectionsAreReset(t *testing.T) {
 	ca := newAuthority(t)
 	cert := ca.usual(t)

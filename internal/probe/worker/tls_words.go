@@ -15,23 +15,23 @@ import (
 	"github.com/shuntlb/shunt/internal/probe"
 )
 
-// maxNames bounds how many names of a certificate are said.
+// maxNames bounds how many names of a certificate are listed.
 const maxNames = 3
 
-// What crypto/tls says without a type of its own.
+// Texts of errors of crypto/tls that have no type of their own.
 const (
 	alertVersion  = "tls: protocol version not supported"
 	otherVersion  = "tls: server selected unsupported protocol version"
 	alertProtocol = "tls: no application protocol"
 )
 
-// isAlert tells whether the other side gave TLS up and said why (RFC 8446 section 6).
+// isAlert reports whether err is an alert that the peer sent (RFC 8446 section 6).
 func isAlert(err error) bool {
 	var op *net.OpError
 	return errors.As(err, &op) && op.Op == "remote error"
 }
 
-// noHandshake is what the error of a handshake says.
+// noHandshake returns the finding for the error of a handshake.
 func (t *target) noHandshake(ctx context.Context, err error) finding {
 	var refused *tls.CertificateVerificationError
 	var plain tls.RecordHeaderError
@@ -58,7 +58,7 @@ func (t *target) noHandshake(ctx context.Context, err error) finding {
 	return bad("TLS: %s", strings.TrimPrefix(cause(err), "tls: "))
 }
 
-// certificateWords says what is wrong with a certificate.
+// certificateWords returns the reason why a certificate was refused, as text.
 func (t *target) certificateWords(refused *tls.CertificateVerificationError) string {
 	var other x509.HostnameError
 	var unknown x509.UnknownAuthorityError
@@ -82,7 +82,7 @@ func (t *target) certificateWords(refused *tls.CertificateVerificationError) str
 	return "certificate is not valid: " + strings.TrimPrefix(refused.Err.Error(), "x509: ")
 }
 
-// namesOf are the names that a certificate is for.
+// namesOf returns the names in a certificate as text.
 func namesOf(c *x509.Certificate) string {
 	names := append([]string(nil), c.DNSNames...)
 	for _, ip := range c.IPAddresses {
@@ -97,7 +97,8 @@ func namesOf(c *x509.Certificate) string {
 	return strings.Join(names, ", ")
 }
 
-// days is a duration in whole days: what is said of a certificate does not change with each probe.
+// days returns a duration in whole days, so that the text about a certificate does not change with
+// each probe.
 func days(d time.Duration) string {
 	switch n := int(d / (24 * time.Hour)); n {
 	case 0:

@@ -6,12 +6,12 @@ import (
 	"strconv"
 )
 
-// User is whom a program runs as. It is in no further group.
+// User is the user and group that a program runs as. It has no supplementary groups.
 type User struct {
 	UID, GID uint32
 }
 
-// LookupUser finds a user of this machine by name.
+// LookupUser returns a user of this machine by name.
 func LookupUser(name string) (User, error) {
 	u, err := user.Lookup(name)
 	if err != nil {
@@ -26,7 +26,7 @@ func LookupUser(name string) (User, error) {
 	return found, found.validate()
 }
 
-// validate refuses whoever may do everything.
+// validate refuses root.
 func (u User) validate() error {
 	if u.UID == 0 || u.GID == 0 {
 		return fmt.Errorf("user %d, group %d: external checks must not run as root", u.UID, u.GID)

@@ -1,5 +1,6 @@
-// Package worker asks by goroutines what needs libraries: TLS, HTTP/2, the bodies of answers, gRPC's health service and programs.
-// It can ask what sockets ask more cheaply too, TCP and plain HTTP, for when nobody else can.
+// Package worker probes by goroutines the checks that need libraries: TLS, HTTP/2, bodies of
+// answers, gRPC's health service and programs. It can also probe TCP and plain HTTP, which sockets
+// do at a lower cost, for when no other prober can.
 package worker
 
 import (
@@ -17,30 +18,35 @@ import (
 )
 
 const (
-	// maxAsking bounds the probes over the network at once. Each holds one descriptor and, with TLS, at most about 64 KiB (records
-	// of 16 KiB each way, their certificates, two stacks), one with a body 64 KiB more: 128 MiB. While every server hangs for the
-	// default timeout of 500 ms, 1,024 / 0.5 s = 2,048 are still asked each second.
+	// maxAsking bounds the concurrent network probes. Each holds one descriptor and, with TLS, at
+	// most about 64 KiB (records of 16 KiB each way, their certificates, two stacks). One with a
+	// body holds 64 KiB more: 128 MiB in all. While every server hangs for the default timeout of
+	// 500 ms, 1,024 / 0.5 s = 2,048 probes still begin each second.
 	maxAsking = 1024
-	// maxPrograms bounds the programs at once. Each is a process, two descriptors and a thread here that waits for it, and takes
-	// this executable's start of about 10 ms before its own work: 32 begin within 160 ms on two cores.
+	// maxPrograms bounds the concurrent programs. Each is a process, two descriptors and a thread
+	// here that waits for it. It takes this executable's start of about 10 ms before its own work:
+	// 32 begin within 160 ms on two cores.
 	maxPrograms = 32
 )
 
-// Options are what an Asker needs from outside.
+// Options are the settings and callbacks of an Asker.
 type Options struct {
-	// Clock tells how long probes took and whether certificates are valid; timeouts are the machine's own.
+	// Clock measures how long probes took and is used to verify certificates. Timeouts use the
+	// machine's own clock.
 	Clock clock.Clock
-	// Report gets every answer, once, from any goroutine; the slice is the receiver's until it returns. It must not call Close.
+	// Report receives every answer once, from any goroutine. It owns the slice until it returns. It
+	// must not call Close.
 	Report func([]probe.Answer)
-	// Programs is the directory that programs of external checks must be in, or below; then main must begin with Child. Empty: there
-	// are no external checks.
+	// Programs is the directory that programs of external checks must be in, or below. With it,
+	// main must begin with Child. Empty: there are no external checks.
 	Programs string
-	// User is whom programs run as: not root; best somebody who owns nothing and does nothing else.
+	// User is the user that programs run as. It must not be root, and should own nothing and have
+	// no other purpose.
 	User User
 }
 
-// Asker implements probe.Asker. Probes beyond what is asked at once wait in the order of asking; the timeout of each
-// begins when it is its turn.
+// Asker implements probe.Asker. Probes above the concurrency limit wait in the order of the
+// requests. The timeout of each begins when it starts.
 type Asker struct {
 	means   means
 	ctx     context.Context
@@ -50,10 +56,10 @@ type Asker struct {
 
 	mu     sync.Mutex
 	closed bool
-	// targets by number. checks are what they are asked, with how many targets ask it.
+	// targets by number. checks are their checks, each with the number of targets that use it.
 	targets map[uint32]*target
 	checks  map[unique.Handle[lb.Check]]*check
-	// network and external are apart, so that programs that hang keep nobody else waiting.
+	// network and external are separate, so that programs that hang delay no network probe.
 	network, external lane
 
 	starved atomic.Uint64
@@ -69,11 +75,11 @@ type target struct {
 	*check
 	key     unique.Handle[lb.Check]
 	address netip.AddrPort
-	// removed: nobody wants to know any more.
+	// removed: the target is no longer wanted.
 	removed bool
 }
 
-// New makes an asker that knows no target.
+// New returns a prober without targets.
 func New(o Options) (*Asker, error) {
 	a := &Asker{
 		means: means{clock: o.Clock, dial: dial}, targets: map[uint32]*target{}, checks: map[unique.Handle[lb.Check]]*check{},
@@ -117,7 +123,8 @@ func (a *Asker) Add(id uint32, t probe.Target) error {
 	return nil
 }
 
-// Remove implements probe.Asker. A probe that waits for its turn is answered without being made.
+// Remove implements probe.Asker. A probe that waits for its turn is answered Void without being
+// made.
 func (a *Asker) Remove(id uint32) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -132,7 +139,7 @@ func (a *Asker) Remove(id uint32) {
 	}
 }
 
-// Ask implements probe.Asker. A number that is unknown is answered Void.
+// Ask implements probe.Asker. An unknown number is answered Void.
 func (a *Asker) Ask(ids []uint32) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -151,7 +158,7 @@ func (a *Asker) Ask(ids []uint32) {
 	}
 }
 
-// Close implements probe.Asker. Probes under way are broken off and not answered.
+// Close implements probe.Asker. Running probes are aborted and not answered.
 func (a *Asker) Close() error {
 	a.mu.Lock()
 	again := a.closed

@@ -23,7 +23,8 @@ import (
 	"github.com/shuntlb/shunt/internal/probe"
 )
 
-// TestOneAnswerPerAsk: whatever is asked, removed and closed meanwhile, and however slow servers are.
+// TestOneAnswerPerAsk checks that each probe gets one answer, with any order of Ask, Remove and
+// Close, and with slow servers.
 func TestOneAnswerPerAsk(t *testing.T) {
 	const limit, numbers = 3, 6
 	check := lb.Check{Timeout: long, Interval: long}
@@ -140,7 +141,8 @@ func TestOneAnswerPerAsk(t *testing.T) {
 	})
 }
 
-// TestVoidOfTheUnknown: what was removed before its turn, or never added, is answered, and nobody is asked.
+// TestVoidOfTheUnknown checks that a target that was removed before its turn, or never added, is
+// answered Void and not probed.
 func TestVoidOfTheUnknown(t *testing.T) {
 	a, got := newAsker(t, Options{})
 	a.network.limit = 1
@@ -172,7 +174,7 @@ func TestVoidOfTheUnknown(t *testing.T) {
 	}
 }
 
-// TestOwnFaultsAreVoid: what this machine lacks is no fault of a server.
+// TestOwnFaultsAreVoid checks that errors of this machine do not count as bad.
 func TestOwnFaultsAreVoid(t *testing.T) {
 	wrap := func(err error) error { return &net.OpError{Op: "dial", Err: os.NewSyscallError("socket", err)} }
 	for err, want := range map[error]finding{
@@ -198,7 +200,7 @@ func TestOwnFaultsAreVoid(t *testing.T) {
 	}
 }
 
-// TestRefusedTargets: what cannot be asked is said when it is added.
+// TestRefusedTargets checks that Add returns an error for targets that cannot be probed.
 func TestRefusedTargets(t *testing.T) {
 	a, _ := newAsker(t, Options{})
 	of := func(change func(*lb.Check)) probe.Target { return probe.Of(httpCheck(change), today4, 80) }
@@ -238,7 +240,7 @@ func TestCleanWords(t *testing.T) {
 	})
 }
 
-// TestNothingLeaks: a thousand probes leave neither goroutines nor descriptors.
+// TestNothingLeaks checks that a thousand probes leave neither goroutines nor descriptors.
 func TestNothingLeaks(t *testing.T) {
 	ca := newAuthority(t)
 	cert := ca.usual(t)
@@ -280,7 +282,7 @@ func TestNothingLeaks(t *testing.T) {
 			<-got
 		}
 	}
-	round() // what is made once is made
+	round() // warm up: one-time allocations are done
 	idle := [2]int{runtime.NumGoroutine(), descriptors(t)}
 	for range 1000 / len(ids) {
 		round()
@@ -290,7 +292,7 @@ func TestNothingLeaks(t *testing.T) {
 	}
 }
 
-// descriptors counts those of this process.
+// descriptors returns the number of open descriptors of this process.
 func descriptors(t *testing.T) int {
 	t.Helper()
 	all, err := os.ReadDir("/proc/self/fd")
