@@ -1,9 +1,10 @@
-# Shunt's commands. `make test` and `make demo` do all their own set-up.
+# Build and test targets. `make test` and `make demo` install everything that they need.
 SHELL := /bin/bash
 .DEFAULT_GOAL := build
 .PHONY: setup generate build test lint bpf-stat race lab demo bench bench-compare way-back chaos clean check-generated
 
-# Go that scripts/setup.sh brings is put in front where the system has none that is new enough.
+# The Go that scripts/setup.sh installs comes first. It is installed only if the system's Go is
+# missing or too old.
 export PATH := $(CURDIR)/.tools/go/bin:$(PATH)
 export CGO_ENABLED := 0
 export GOTOOLCHAIN := local
@@ -12,7 +13,7 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 COMMIT ?= $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X main.version=$(VERSION) -X main.builtFrom=$(COMMIT)
 
-## setup: install what building, testing and the lab need (Debian 12/13, Ubuntu 24.04; root)
+## setup: install the packages for building, testing and the lab (Debian 12/13, Ubuntu 24.04; root)
 setup:
 	@scripts/setup.sh
 
@@ -36,15 +37,16 @@ lint: setup
 	go vet ./...
 	go tool -modfile=tools/go.mod buf lint
 
-## check-generated: generated code is what the sources say
+## check-generated: generated code matches its sources
 check-generated: generate
 	@git diff --exit-code --stat -- '*.pb.go' '*.connect.go' '*_bpfel.go' '*_bpfel_test.go' || { echo 'generated code differs: run make generate and commit' >&2; exit 1; }
 
-## race: tests of the packages that start goroutines, with the race detector (root); PACKAGES=./internal/mux for some
+## race: tests of packages that start goroutines, with the race detector (root); PACKAGES selects
+## some
 race: build
 	@scripts/race.sh
 
-## bpf-stat: instructions of each BPF function, and how many the verifier processed of each program (root)
+## bpf-stat: instructions of each BPF function, and verified instructions of each program (root)
 bpf-stat: build
 	@scripts/bpf-stat.sh
 
@@ -56,22 +58,26 @@ lab: build
 demo: build
 	bin/shunt lab demo $(DEMO_FLAGS)
 
-## bench: all suites; writes docs/benchmarks.md and its plots; installs HAProxy, and builds a Rust program when cargo is there
+## bench: all suites; writes docs/benchmarks.md and its plots; installs HAProxy, and builds a Rust
+## program if cargo is installed
 bench: build
 	@scripts/setup.sh bench
 	bin/shunt bench all --write docs
 
-## bench-compare: figures of commit BASE beside those of this tree, measured in turns; SUITES=control,rings for some, all by default
+## bench-compare: figures of commit BASE and of this tree, measured in turns; SUITES=control,rings
+## selects some
 bench-compare: build
 	@scripts/setup.sh bench
 	scripts/bench-compare.sh '$(BASE)' '$(SUITES)'
 
-## way-back: muxes, hosts and manager of a lab go back to the build of commit BASE and forward again, under traffic
+## way-back: downgrade muxes, hosts and manager of a lab to the build of commit BASE and upgrade
+## them again, under traffic
 way-back: build
 	scripts/former-build.sh '$(BASE)' bin/shunt.former
 	SHUNT_FORMER=$(CURDIR)/bin/shunt.former go test -count=1 -timeout 20m -v -run 'TestWayBack$$' ./test/lab
 
-## chaos: ten minutes of faults in all parts of a lab; SHUNT_CHAOS_MINUTES, SHUNT_CHAOS_SEED and SHUNT_LAB_DAEMON choose
+## chaos: ten minutes of faults in all parts of a lab; see SHUNT_CHAOS_MINUTES, SHUNT_CHAOS_SEED and
+## SHUNT_LAB_DAEMON
 chaos: build
 	SHUNT_CHAOS_MINUTES=$${SHUNT_CHAOS_MINUTES:-10} go test -count=1 -timeout 3h -v ./test/chaos
 

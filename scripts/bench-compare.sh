@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# bench-compare.sh COMMIT [SUITES]: builds a former commit beside the present one, runs the benchmark cases of both in turns and prints the
-# ratios. Exits with 1 if a figure is more than 1.10 times that of the former commit and docs/bench-reasons.yaml does not say why.
-# SUITES are names separated by commas; all by default. BENCH_FLAGS are further flags of `shunt bench compare`.
+# bench-compare.sh COMMIT [SUITES]: builds an earlier commit in a separate directory, runs the
+# benchmark cases of that build and of the current one in turns, and prints the ratios. Exits with 1
+# if a figure is more than 1.10 times that of the earlier commit and docs/bench-reasons.yaml has no
+# reason for it. SUITES is a comma-separated list of names, all by default. BENCH_FLAGS are
+# additional flags of `shunt bench compare`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 base=${1:-}

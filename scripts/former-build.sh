@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Builds shunt of a former commit, with its own BPF objects, into a file. Usage: former-build.sh COMMIT FILE
+# Builds shunt at an earlier commit, with the BPF objects of that commit, into a file. Usage:
+# former-build.sh COMMIT FILE
 set -euo pipefail
 commit=$(git rev-parse --verify "$1^{commit}")
 file=$(realpath -m "$2")

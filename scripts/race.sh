@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# Runs the tests of every package that starts goroutines with the race detector (root; needs gcc). PACKAGES restricts it.
+# Runs the tests of every package that starts goroutines with the race detector (root; needs gcc).
+# PACKAGES selects packages.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-# The laboratory and benchmarks run whole systems: their packages are exercised without the detector.
+# Leave out the lab and the benchmarks, because they run complete systems, which other tests run
+# without the detector.
 mapfile -t found < <(grep -rlE '^\s*go (func|[A-Za-z.]+\()|\.Go\(' --include='*.go' --exclude='*_test.go' cmd internal pkg |
 	xargs -n1 dirname | sort -u | cat - <(echo pkg/quiclb) | grep -v -e '^internal/bench' -e '^internal/lab$' -e '^internal/dataplane/benchrun$')
 # shellcheck disable=SC2086 # several packages

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Installs what building, testing and the lab need on Debian 12/13 and Ubuntu 24.04; with the argument `bench` also what the
-# benchmarks measure beside Shunt. Idempotent: does nothing, at once, when all is there. SHUNT_SETUP=skip leaves the machine alone.
+# Installs the packages for building, testing and the lab on Debian 12/13 and Ubuntu 24.04. With the
+# argument `bench` it also installs the programs that the benchmarks compare with Shunt. Idempotent:
+# it returns immediately if nothing is missing. SHUNT_SETUP=skip skips all changes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 [ "${SHUNT_SETUP:-}" = skip ] && exit 0
@@ -15,7 +16,7 @@ for p in "${need[@]}"; do
 	dpkg-query -W -f '${Status}' "$p" 2>/dev/null | grep -q 'ok installed' || missing+=("$p")
 done
 
-# have_go tells whether the given go command is new enough.
+# have_go returns 0 if the given go command is new enough.
 have_go() {
 	local v
 	v=$(GOTOOLCHAIN=local "$1" env GOVERSION 2>/dev/null) || return 1
@@ -32,7 +33,8 @@ if [ ${#missing[@]} -gt 0 ]; then
 	echo "setup: installing ${missing[*]}"
 	export DEBIAN_FRONTEND=noninteractive
 	apt-get update -q >/dev/null
-	# The lab starts its own routing daemons inside namespaces: the packages' services must not start on the machine.
+	# The services of the packages must not start on the machine, because the lab starts its own
+	# routing daemons in namespaces.
 	policy=/usr/sbin/policy-rc.d
 	made=no
 	if [ ! -e $policy ]; then printf '#!/bin/sh\nexit 101\n' >$policy; chmod +x $policy; made=yes; fi
@@ -40,7 +42,8 @@ if [ ${#missing[@]} -gt 0 ]; then
 	apt-get install -y -q --no-install-recommends "${missing[@]}" >/dev/null
 fi
 
-# A system Go of any age fetches the toolchain that go.mod asks for as an ordinary, checksummed module.
+# A system Go of any version fetches the toolchain that go.mod requires as an ordinary, checksummed
+# module.
 if [ $go_ok = no ]; then
 	echo "setup: fetching Go $go_version"
 	arch=$(dpkg --print-architecture)
@@ -53,7 +56,8 @@ if [ $go_ok = no ]; then
 	rm -rf "$tmp"
 fi
 
-# The QUIC client of the lab's tests that is not ours: an environment of its own, with exactly the versions that are written down.
+# The third-party QUIC client of the lab's tests: a separate Python environment with pinned
+# versions.
 if ! cmp -s test/aioquic/requirements.txt .tools/aioquic/requirements.txt; then
 	echo "setup: installing aioquic"
 	rm -rf .tools/aioquic && mkdir -p .tools

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Runs every test, from unit to lab, as `make test` and CI do. A skipped test is a failure: what cannot run must say so.
+# Runs every test, from unit to lab, as `make test` and CI do. A skipped test is a failure.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 [ "$(id -u)" = 0 ] || { echo "test: packet and lab tests load BPF programs and make namespaces: run as root" >&2; exit 1; }
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
 
-# run NAME PACKAGES...: go test with every event kept, so that skips are seen. One package at a time where a test
-# needs the machine's CPUs to itself.
+# run NAME PACKAGES...: runs go test and keeps every event, so that skips are counted. Suites whose
+# tests need all CPUs of the machine run one package at a time (-p 1).
 run() {
 	local name=$1
 	shift

@@ -67,7 +67,7 @@ func newAccessCreate(g *globals) *cobra.Command {
 	return cmd
 }
 
-// accessFlags say whom something is for.
+// accessFlags holds the name, role, tenant and lifetime of new access.
 type accessFlags struct {
 	name, role, tenant string
 	ttl                time.Duration
@@ -146,7 +146,7 @@ func newAccessRevoke(g *globals) *cobra.Command {
 	}
 }
 
-// revocation is the request to revoke what an argument names.
+// revocation returns the request to revoke the access that arg names.
 func revocation(arg string) *apiv1.RevokeAccessRequest {
 	for prefix, kind := range map[string]string{"nodes/": "node", "managers/": "manager", "tokens/": "token"} {
 		if name, ok := strings.CutPrefix(arg, prefix); ok {
@@ -156,7 +156,8 @@ func revocation(arg string) *apiv1.RevokeAccessRequest {
 	return &apiv1.RevokeAccessRequest{Id: arg}
 }
 
-// accessFields are those of an access token or a certificate; a tenant that it has not is absent.
+// accessFields returns the fields of an access token or a certificate for JSON output. It omits the
+// tenant if there is none.
 func accessFields(a *apiv1.Access) map[string]string {
 	out := map[string]string{
 		"id": a.GetId(), "via": cmp.Or(a.GetVia(), "token"), "name": a.GetName(), "role": a.GetRole(),

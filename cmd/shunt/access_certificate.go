@@ -63,7 +63,7 @@ func newAccessCertificate(g *globals) *cobra.Command {
 					}
 					return g.format.encode(cmd.OutOrStdout(), out)
 				case file == "":
-					// Standard output is the configuration.
+					// Standard output is for the configuration.
 					g.note(fmt.Sprintf("access %s, good until %s", made.GetId(), made.GetExpires().AsTime().Format(time.RFC3339)))
 				default:
 					_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s written: access %s, good until %s\n", file, made.GetId(), made.GetExpires().AsTime().Format(time.RFC3339))
@@ -77,7 +77,7 @@ func newAccessCertificate(g *globals) *cobra.Command {
 	return cmd
 }
 
-// certificate is a new client configuration for the managers that the client speaks with.
+// certificate requests a certificate and returns a new client configuration for the managers of c.
 func (c *client) certificate(ctx context.Context, a *accessFlags) ([]byte, *apiv1.Access, error) {
 	key, err := pki.NewKey()
 	if err != nil {
@@ -101,7 +101,7 @@ func (c *client) certificate(ctx context.Context, a *accessFlags) ([]byte, *apiv
 	return pki.ClientConfig(comment, c.config.Server, []byte(c.config.CA), response.Msg.GetCertificate(), secret), response.Msg.GetAccess(), nil
 }
 
-// rights are the role, in words.
+// rights returns the role as text.
 func (a *accessFlags) rights() string {
 	if a.role == "tenant" {
 		return "of tenant " + a.tenant

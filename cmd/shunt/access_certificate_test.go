@@ -10,7 +10,8 @@ import (
 	"github.com/shuntlb/shunt/internal/pki"
 )
 
-// TestCertificateIsWritten: to a file that nobody else may read, and not at all when the manager refuses.
+// TestCertificateIsWritten checks that only the owner can read the file, and that no file is
+// written when the manager refuses.
 func TestCertificateIsWritten(t *testing.T) {
 	fake := startFake(t)
 	file := filepath.Join(t.TempDir(), "alice.yaml")
@@ -41,7 +42,8 @@ func TestCertificateIsWritten(t *testing.T) {
 	}
 }
 
-// TestCertificateOfAPerson: with a real manager, it lets in until it is revoked.
+// TestCertificateOfAPerson checks against a real manager that a certificate grants access until it
+// is revoked.
 func TestCertificateOfAPerson(t *testing.T) {
 	p := newManagerProcess(t)
 	p.start()
@@ -63,7 +65,8 @@ func TestCertificateOfAPerson(t *testing.T) {
 	}
 }
 
-// TestTokenIsWritten: to a new file that nobody else may read, and not at all when the manager refuses.
+// TestTokenIsWritten checks that only the owner can read the new file, and that no file is written
+// when the manager refuses.
 func TestTokenIsWritten(t *testing.T) {
 	p := newManagerProcess(t)
 	p.start()

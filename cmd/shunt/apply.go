@@ -14,24 +14,25 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// applying is what apply and diff have in common: files, and who says what they hold.
+// applying holds the flags that apply and diff share: the files and their source.
 type applying struct {
 	files  []string
 	source string
 	force  bool
 }
 
-// register adds the flags; takes says what force does.
+// register adds the flags. takes is the help text of --force.
 func (a *applying) register(flags *pflag.FlagSet, takes string) {
 	flags.StringArrayVarP(&a.files, "file", "f", nil, "file, directory of .yaml files, or - for standard input (repeatable)")
 	flags.StringVar(&a.source, "source", defaultSource, "whose words the files are: 1 to 63 of a-z, 0-9 and -; files of any other than "+defaultSource+" may hold parts of objects")
 	flags.BoolVar(&a.force, "force", false, takes)
 }
 
-// defaultSource is the source of files that nobody named.
+// defaultSource is the source if --source is not given.
 const defaultSource = "apply"
 
-// request reads the files. What they do not write is left to others and to the defaults.
+// request reads the files. Fields that are absent from them stay with other sources or the
+// defaults.
 func (a *applying) request(cmd *cobra.Command, dryRun bool) (*apiv1.ApplyRequest, *documents, error) {
 	docs, err := readDocuments(cmd.Context(), cmd.InOrStdin(), a.files, lb.Extent(a.source != defaultSource))
 	if err != nil {
@@ -83,14 +84,14 @@ func newApply(g *globals) *cobra.Command {
 	return cmd
 }
 
-// change is a change as it is printed.
+// change is one change in the output.
 type change struct {
 	Kind   string `json:"kind"`
 	Name   string `json:"name"`
 	Action string `json:"action"`
 }
 
-// actions are the words for what was done to an object.
+// actions holds the output texts of the actions on an object.
 var actions = map[apiv1.Change_Action]string{
 	apiv1.Change_ACTION_UNCHANGED: "unchanged",
 	apiv1.Change_ACTION_CREATED:   "created",
@@ -98,7 +99,8 @@ var actions = map[apiv1.Change_Action]string{
 	apiv1.Change_ACTION_DELETED:   "deleted",
 }
 
-// warn prints warnings of a table for people, one a line; JSON and YAML have them in the answer.
+// warn prints warnings for table output, one a line. JSON and YAML output contain them in the
+// response.
 func (g *globals) warn(w io.Writer, warnings []string) {
 	if g.format != formatTable {
 		return
@@ -113,7 +115,7 @@ func (g *globals) printChanges(w io.Writer, revision int64, changes []*apiv1.Cha
 	return g.printApplied(w, &apiv1.ApplyResponse{Revision: revision, Changes: changes}, dryRun)
 }
 
-// printApplied is printChanges of an apply, which may have warnings.
+// printApplied prints the changes as printChanges does, and the warnings of an apply.
 func (g *globals) printApplied(w io.Writer, response *apiv1.ApplyResponse, dryRun bool) error {
 	changes := response.GetChanges()
 	if g.format != formatTable {

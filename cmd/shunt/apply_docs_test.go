@@ -10,11 +10,12 @@ import (
 	"testing"
 )
 
-// noAgents are the warnings of a cluster without hosts, as it is in the test and not in the page.
+// noAgents matches the warnings of a cluster without hosts, which the test prints and the page does
+// not.
 var noAgents = regexp.MustCompile(`(?m)^warning: .*: no agent at .*\n`)
 
-// TestApplyDocs runs what docs/ops/apply.md shows of a program that sets weights: the commands print what is written there. A file
-// that is shown is made.
+// TestApplyDocs runs the commands of the section of docs/ops/apply.md about a program that sets
+// weights. Each must print the output shown there. Files that the page shows are created.
 func TestApplyDocs(t *testing.T) {
 	const file, section = "../../docs/ops/apply.md", "\n## A program that sets weights\n"
 	text, err := os.ReadFile(file)

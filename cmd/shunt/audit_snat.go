@@ -11,7 +11,8 @@ import (
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 )
 
-// auditSNAT prints what nodes say of who has which ports, beside the store. It fails when one says something else, or nothing.
+// auditSNAT compares the SNAT port leases that nodes report with the stored leases and prints the
+// result. It fails when a node differs or does not report.
 func (c *client) auditSNAT(ctx context.Context, g *globals, w io.Writer, service string) error {
 	response, err := c.AuditSNAT(ctx, connect.NewRequest(&apiv1.AuditSNATRequest{Service: service}))
 	if err != nil {

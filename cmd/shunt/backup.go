@@ -21,7 +21,7 @@ import (
 	"github.com/shuntlb/shunt/internal/manager"
 )
 
-// lockFlags say what a backup is encrypted for.
+// lockFlags holds the flags that select the encryption of a backup.
 type lockFlags struct {
 	passphrase     string
 	recipients     []string
@@ -129,7 +129,8 @@ func newBackup(g *globals) *cobra.Command {
 	return cmd
 }
 
-// backup gets a whole backup from a manager. It takes as long as it takes: a manager that is gone is noticed.
+// backup receives a complete backup from a manager. It has no deadline because a lost manager is
+// detected.
 func (c *client) backup(ctx context.Context) (content []byte, err error) {
 	err = c.servers.persist(ctx, true, func() error {
 		var whole bytes.Buffer
@@ -147,8 +148,8 @@ func (c *client) backup(ctx context.Context) (content []byte, err error) {
 	return content, err
 }
 
-// replaceable is the file to write, which links lead to. What is no file is told before anything is asked for, and never replaced:
-// root could put a file in the place of /dev/null.
+// replaceable returns the file to write, with symbolic links resolved. Anything but a regular file
+// is an error before any request, because root could otherwise replace /dev/null by a file.
 func replaceable(path string) (string, error) {
 	if dir, err := os.Stat(filepath.Dir(path)); err != nil || !dir.IsDir() {
 		return "", usagef("-f: %s: must be in a directory that is there", path)
@@ -163,7 +164,7 @@ func replaceable(path string) (string, error) {
 	return filepath.EvalSymlinks(path)
 }
 
-// writeBackup replaces the file, which is there whole or not at all.
+// writeBackup replaces the file atomically.
 func writeBackup(path string, l backup.Lock, content []byte) (err error) {
 	defer func() {
 		if err != nil {
@@ -174,7 +175,7 @@ func writeBackup(path string, l backup.Lock, content []byte) (err error) {
 	if err != nil {
 		return err
 	}
-	defer os.Remove(f.Name()) // nothing, once it was renamed
+	defer os.Remove(f.Name()) // no effect after the rename
 	err = l.Seal(f, content)
 	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return err
@@ -189,12 +190,12 @@ func writeBackup(path string, l backup.Lock, content []byte) (err error) {
 	return cmp.Or(dir.Sync(), dir.Close())
 }
 
-// backupFile is what is told of a backup.
+// backupFile is the printed summary of a backup.
 type backupFile struct {
 	File      string `json:"file"`
 	Encrypted bool   `json:"encrypted"`
 	backup.Header
-	// Foreign are the faults of fields that name addresses of others, which an apply would refuse.
+	// Foreign lists the fields that name addresses of others, which an apply would refuse.
 	Foreign []string `json:"foreign,omitempty"`
 }
 

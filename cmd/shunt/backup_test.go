@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// secretFile is a file with a secret, and a newline.
+// secretFile writes a file with a secret and a newline.
 func secretFile(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "secret")
@@ -23,15 +23,15 @@ func secretFile(t *testing.T, text string) string {
 	return path
 }
 
-// commandLine runs a command line that speaks with no manager.
+// commandLine runs a command line that needs no manager.
 func commandLine(args ...string) (string, int) {
 	var out bytes.Buffer
 	code := run(args, nil, &out, &out)
 	return out.String(), code
 }
 
-// TestRegionComesBack walks the way of docs/ops/backup.md: a cluster is saved by a member that need not lead, everything of it is
-// lost, one manager is made of the backup and the others join it.
+// TestRegionComesBack follows docs/ops/backup.md: a member that need not lead saves the cluster,
+// the cluster is lost, one manager is restored from the backup and the others join it.
 func TestRegionComesBack(t *testing.T) {
 	all := []*managerProcess{newPeer(t, "m1"), newPeer(t, "m2"), newPeer(t, "m3")}
 	all[0].start()
@@ -88,7 +88,8 @@ func TestRegionComesBack(t *testing.T) {
 	}
 }
 
-// killedRestore kills a restore into data in the middle, and returns the mark that it left; none when the restore was faster.
+// killedRestore kills a restore into data midway and returns the mark that it left, or none if the
+// restore was faster.
 func killedRestore(t *testing.T, file string) (left []string, data string) {
 	t.Helper()
 	parent := t.TempDir()
@@ -123,7 +124,8 @@ func killedRestore(t *testing.T, file string) (left []string, data string) {
 	return left, data
 }
 
-// TestRestoreIsKilled: what kill -9 leaves of a restore is no data directory, and nothing starts with it.
+// TestRestoreIsKilled checks that a restore ended by kill -9 leaves no data directory that a
+// manager starts with.
 func TestRestoreIsKilled(t *testing.T) {
 	p := newManagerProcess(t)
 	p.start()
@@ -153,7 +155,8 @@ func TestRestoreIsKilled(t *testing.T) {
 	}
 }
 
-// TestBackupReplacesFilesOnly: what is no file is told before a manager is asked, and stays what it is.
+// TestBackupReplacesFilesOnly checks that a target that is not a regular file is refused before any
+// request and stays unchanged.
 func TestBackupReplacesFilesOnly(t *testing.T) {
 	dir := t.TempDir()
 	pipe, old, link := filepath.Join(dir, "pipe"), filepath.Join(dir, "old"), filepath.Join(dir, "link")
@@ -178,7 +181,8 @@ func TestBackupReplacesFilesOnly(t *testing.T) {
 	}
 }
 
-// TestNoTokenIsNoManager: a token file that is not there is no trouble of the manager.
+// TestNoTokenIsNoManager checks that a missing token file is not reported as a fault of the
+// manager.
 func TestNoTokenIsNoManager(t *testing.T) {
 	p := newManagerProcess(t)
 	p.start()

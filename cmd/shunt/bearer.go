@@ -14,8 +14,8 @@ import (
 // tokenVariable names the environment variable that names a file with a bearer token.
 const tokenVariable = "SHUNT_TOKEN_FILE"
 
-// credentials reads what the configuration leaves to files, and returns where bearer tokens come from; nil with a
-// certificate. Whoever names a token means it: the certificate is not shown then.
+// credentials reads the files that the configuration names and returns the source of bearer tokens,
+// or nil with a certificate. A token takes precedence: the certificate is not presented then.
 func (c *clientConfig) credentials() (func(context.Context) (string, error), error) {
 	if c.CAFile != "" {
 		if c.CA != "" {
@@ -43,7 +43,8 @@ func (c *clientConfig) credentials() (func(context.Context) (string, error), err
 	return nil, nil
 }
 
-// runTokenCommand runs a helper that prints a token; what it says to people goes to them.
+// runTokenCommand runs a helper that prints a token. The helper uses the user's standard input and
+// standard error.
 func runTokenCommand(ctx context.Context, command []string) (string, error) {
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
 	cmd.Stdin, cmd.Stderr = os.Stdin, os.Stderr
@@ -54,7 +55,7 @@ func runTokenCommand(ctx context.Context, command []string) (string, error) {
 	return token, nil
 }
 
-// tokenOf is the one word of a text. Its errors do not show it.
+// tokenOf returns the only word of text. Its errors do not contain it.
 func tokenOf(text []byte, err error) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("read token: %w", err)
@@ -66,7 +67,7 @@ func tokenOf(text []byte, err error) (string, error) {
 	return string(words[0]), nil
 }
 
-// once remembers the first token, not the first error.
+// once caches the first token. Errors are not cached.
 func once(get func(context.Context) (string, error)) func(context.Context) (string, error) {
 	var mu sync.Mutex
 	var token string
@@ -81,7 +82,7 @@ func once(get func(context.Context) (string, error)) func(context.Context) (stri
 	}
 }
 
-// bearerTransport adds the token to every request; get is nil without one.
+// bearerTransport adds the token to every request. get is nil if there is none.
 type bearerTransport struct {
 	next http.RoundTripper
 	get  func(context.Context) (string, error)
@@ -101,7 +102,7 @@ func (t bearerTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return t.next.RoundTrip(r)
 }
 
-// tokenError: there is no token to send.
+// tokenError means that there is no token to send.
 type tokenError struct{ error }
 
 func (e tokenError) Unwrap() error { return e.error }

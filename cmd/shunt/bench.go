@@ -13,13 +13,13 @@ import (
 	"github.com/shuntlb/shunt/internal/bench"
 )
 
-// benchAll runs every suite.
+// benchAll selects every suite.
 const benchAll = "all"
 
-// benchKatran is the suite that can measure Katran beside Shunt.
+// benchKatran is the suite that can also measure Katran.
 const benchKatran = "dataplane"
 
-// benchFlags are the flags of `shunt bench`.
+// benchFlags holds the flags of `shunt bench`.
 type benchFlags struct {
 	short  bool
 	cases  []string
@@ -30,7 +30,7 @@ type benchFlags struct {
 	soak   time.Duration
 }
 
-// newBench is `shunt bench`.
+// newBench returns the command `shunt bench`.
 func newBench(g *globals) *cobra.Command {
 	var f benchFlags
 	cmd := &cobra.Command{
@@ -54,7 +54,7 @@ func newBench(g *globals) *cobra.Command {
 	return cmd
 }
 
-// suiteNames lists what can be run.
+// suiteNames lists the suites.
 func suiteNames() []string {
 	names := []string{benchAll}
 	for _, s := range bench.Suites() {
@@ -63,7 +63,7 @@ func suiteNames() []string {
 	return names
 }
 
-// describeSuites lists suites with their cases and how long they take.
+// describeSuites lists the suites with their cases and durations.
 func describeSuites() string {
 	var b strings.Builder
 	for _, s := range bench.Suites() {
@@ -134,7 +134,7 @@ func runBench(cmd *cobra.Command, g *globals, f benchFlags, name string) error {
 	return nil
 }
 
-// benchSuites finds what to run.
+// benchSuites returns the suites to run.
 func benchSuites(f benchFlags, name string) ([]bench.Suite, error) {
 	if name != benchAll {
 		s, err := bench.Find(name)
@@ -149,7 +149,7 @@ func benchSuites(f benchFlags, name string) ([]bench.Suite, error) {
 	return bench.Suites(), nil
 }
 
-// benchSuite runs a suite and prints its rows: as JSON when they come, as a table at the end.
+// benchSuite runs a suite and prints its rows: JSON row by row, a table at the end.
 func benchSuite(cmd *cobra.Command, g *globals, s bench.Suite, o bench.Options) ([]bench.Row, error) {
 	var rows []bench.Row
 	var printed error
@@ -168,7 +168,7 @@ func benchSuite(cmd *cobra.Command, g *globals, s bench.Suite, o bench.Options) 
 	return rows, printed
 }
 
-// benchWrite publishes a suite's rows when a directory was given.
+// benchWrite publishes a suite's rows if a directory is given.
 func benchWrite(f benchFlags, s bench.Suite, rows []bench.Row, stolen, load float64) error {
 	if f.write == "" {
 		return nil
@@ -180,7 +180,7 @@ func benchWrite(f benchFlags, s bench.Suite, rows []bench.Row, stolen, load floa
 	return bench.NewPage(f.write).Write(s, rows, bench.Taken{At: time.Now(), Machine: machine, Version: version, Stolen: stolen, Cases: f.cases, Load: load})
 }
 
-// benchProgress tells each step on a terminal; a log that nobody watches is spared.
+// benchProgress returns a function that prints each step if w is a terminal, and a no-op otherwise.
 func benchProgress(w io.Writer) func(string) {
 	if f, ok := w.(*os.File); ok {
 		if info, err := f.Stat(); err == nil && info.Mode()&os.ModeCharDevice != 0 {

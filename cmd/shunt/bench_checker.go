@@ -11,7 +11,8 @@ import (
 	"github.com/shuntlb/shunt/internal/bench/checker"
 )
 
-// newBenchChecker is the process that probes for `shunt bench health`. Its flags are those of checker.Job.Args.
+// newBenchChecker returns the command of the process that probes for `shunt bench health`. Its
+// flags are those of checker.Job.Args.
 func newBenchChecker() *cobra.Command {
 	var job checker.Job
 	var first string

@@ -11,7 +11,7 @@ import (
 	"github.com/shuntlb/shunt/internal/bench/checker"
 )
 
-// The checker takes the flags that the bench gives it, and ends with its orders.
+// The checker accepts the flags that the bench passes, and exits when its standard input ends.
 func TestBenchCheckerTakesJobs(t *testing.T) {
 	job := checker.Job{
 		Engine: "go", Kind: checker.HTTP, First: netip.MustParseAddr("192.0.2.1"), Port: 80, Targets: 3, Interval: time.Second,

@@ -16,7 +16,7 @@ import (
 	"github.com/shuntlb/shunt/internal/bench/compare"
 )
 
-// compareFlags are the flags of `shunt bench compare`.
+// compareFlags holds the flags of `shunt bench compare`.
 type compareFlags struct {
 	base, suites, reasons, lab string
 	cases                      []string
@@ -25,7 +25,7 @@ type compareFlags struct {
 	short                      bool
 }
 
-// newBenchCompare is `shunt bench compare`.
+// newBenchCompare returns the command `shunt bench compare`.
 func newBenchCompare(g *globals) *cobra.Command {
 	var f compareFlags
 	cmd := &cobra.Command{
@@ -147,14 +147,14 @@ type comparedLine struct {
 	Field   string  `json:"field"`
 	Base    float64 `json:"base"`
 	Present float64 `json:"present"`
-	// Ratio is null where the base measured 0 and the present build did not.
+	// Ratio is null if the base measured 0 and the current build did not.
 	Ratio  *float64 `json:"ratio"`
 	Rounds int      `json:"rounds"`
 	Result string   `json:"result"`
 	Reason string   `json:"reason,omitempty"`
 }
 
-// writeCompared prints figures and cases that were not compared.
+// writeCompared prints figures and the cases that were not compared.
 func writeCompared(w io.Writer, f format, results []compare.Result, missing []compare.Missing) error {
 	if f == formatJSON {
 		out := json.NewEncoder(w)
@@ -193,7 +193,7 @@ func writeCompared(w io.Writer, f format, results []compare.Result, missing []co
 	return t.Flush()
 }
 
-// comparedWord is the verdict on a figure.
+// comparedWord returns the verdict on a figure.
 func comparedWord(r compare.Result) string {
 	switch {
 	case r.Failed():

@@ -9,7 +9,7 @@ import (
 	"github.com/shuntlb/shunt/internal/bench/swarm"
 )
 
-// newBenchSwarm is the process of simulated nodes of `shunt bench nodes`.
+// newBenchSwarm returns the command of the process that simulates nodes for `shunt bench nodes`.
 func newBenchSwarm() *cobra.Command {
 	return &cobra.Command{
 		Use:    bench.SwarmCommand,

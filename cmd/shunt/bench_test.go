@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// What cannot be measured is refused before anything is loaded or built.
+// Cases that cannot be measured are refused before anything is loaded or built.
 func TestBenchRefuses(t *testing.T) {
 	for _, c := range []struct {
 		args []string
@@ -31,7 +31,8 @@ func TestBenchRefuses(t *testing.T) {
 	}
 }
 
-// TestBenchCompareRefuses: wrong flags of the comparison are refused before anything is measured.
+// TestBenchCompareRefuses checks that wrong flags of the comparison are refused before anything is
+// measured.
 func TestBenchCompareRefuses(t *testing.T) {
 	reasons := filepath.Join(t.TempDir(), "reasons.yaml")
 	if err := os.WriteFile(reasons, []byte("- suite: nonsense\n"), 0o600); err != nil {

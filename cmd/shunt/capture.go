@@ -25,7 +25,7 @@ type captureFlags struct {
 	sent                      bool
 }
 
-// newCapture is `shunt capture`.
+// newCapture returns the command `shunt capture`.
 func newCapture(g *globals) *cobra.Command {
 	var f captureFlags
 	cmd := &cobra.Command{
@@ -87,7 +87,7 @@ func (f *captureFlags) request(target string) (mux.CaptureRequest, error) {
 	return r, nil
 }
 
-// runDir is the run directory of the agent to ask.
+// runDir returns the run directory of the agent to capture at.
 func (f *captureFlags) runDir(labName string) (string, error) {
 	if labName == "" {
 		return f.run, nil
@@ -106,7 +106,7 @@ func (f *captureFlags) runDir(labName string) (string, error) {
 	return l.RunDir(n.Name), nil
 }
 
-// capture copies or prints until the end, and says how much it was.
+// capture copies or prints packets until the end, and prints their count.
 func (f *captureFlags) capture(ctx context.Context, dir string, request mux.CaptureRequest, stdout, stderr io.Writer) error {
 	use := capture.Print
 	if f.file == "-" {

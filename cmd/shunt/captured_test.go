@@ -17,7 +17,8 @@ import (
 	"github.com/shuntlb/shunt/internal/pki"
 )
 
-// opens makes a request over TLS with a certificate, and returns the error of a connection that the other side refuses.
+// opens makes a TLS request with a certificate and returns the error if the peer refuses the
+// connection.
 func opens(addr string, roots *x509.CertPool, pair tls.Certificate) error {
 	conn, err := tls.Dial("tcp", addr, &tls.Config{RootCAs: roots, ServerName: pki.ServerName, Certificates: []tls.Certificate{pair}})
 	if err != nil {
@@ -44,7 +45,7 @@ func pairOf(t *testing.T, data string) tls.Certificate {
 	return pair
 }
 
-// caOf reads the CA of a data directory, as whoever captured it can.
+// caOf reads the CA of a data directory, as an attacker with a copy can.
 func caOf(t *testing.T, data string) *pki.CA {
 	t.Helper()
 	var parts [2][]byte
@@ -61,8 +62,9 @@ func caOf(t *testing.T, data string) *pki.CA {
 	return ca
 }
 
-// TestCapturedManager walks the way of docs/ops/captured-manager.md: somebody has all that a manager's data directory had. Afterwards the state
-// is the same, others join, and nothing opens with the captured certificate or with what is made by the captured CA, at the API and at the
+// TestCapturedManager follows docs/ops/captured-manager.md: an attacker has a copy of a manager's
+// data directory. Afterwards the state is unchanged, other managers can join, and neither the
+// captured certificate nor certificates of the captured CA open a connection to the API or to the
 // store's peer address.
 func TestCapturedManager(t *testing.T) {
 	m1, m2 := newPeer(t, "m1"), newPeer(t, "m2")
@@ -116,7 +118,7 @@ func TestCapturedManager(t *testing.T) {
 	if out := m2.must("", "member", "list"); strings.Count(out, "\n") != 3 {
 		t.Errorf("members: %s", out)
 	}
-	// What was captured does not join either.
+	// The captured manager cannot join either.
 	m2.end(syscall.SIGTERM)
 	m2.data = captured
 	m2.launch()

@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// expiryWarned is how long before its end the client's certificate is warned of; one that lives for less than twice that is in
-// the second half of its life.
+// expiryWarned is the remaining lifetime of the client certificate below which a warning is
+// printed. For a lifetime below twice that, the warning is printed in its second half.
 const expiryWarned = 14 * 24 * time.Hour
 
-// expiry is the warning about a client certificate at a time; empty when there is none.
+// expiry returns the warning about a client certificate at the time now, or "" if none is due.
 func expiry(file string, leaf *x509.Certificate, now time.Time) string {
 	end := leaf.NotAfter
 	if end.Sub(now) >= min(expiryWarned, end.Sub(leaf.NotBefore)/2) {
@@ -23,7 +23,7 @@ func expiry(file string, leaf *x509.Certificate, now time.Time) string {
 	return fmt.Sprintf("warning: the client certificate in %s %s at %s: make another (shunt access certificate)", file, verb, end.UTC().Format(time.RFC3339))
 }
 
-// warnExpiry tells once of a client certificate that is about to expire, on standard error.
+// warnExpiry prints one warning on standard error if a client certificate is about to expire.
 func (g *globals) warnExpiry(file string, leaf *x509.Certificate) {
 	if g.note == nil || g.warned {
 		return

@@ -34,14 +34,14 @@ func TestExpiry(t *testing.T) {
 	}
 }
 
-// TestExpiryIsToldOnce: one command may connect again and again.
+// TestExpiryIsToldOnce checks that a command that connects repeatedly prints one warning.
 func TestExpiryIsToldOnce(t *testing.T) {
 	var told []string
 	begin := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	g := &globals{now: func() time.Time { return begin }}
 	leaf := &x509.Certificate{NotBefore: begin, NotAfter: begin.Add(time.Second)}
 	g.now = func() time.Time { return begin.Add(time.Second) }
-	g.warnExpiry("f", leaf) // nobody to tell
+	g.warnExpiry("f", leaf) // note is nil
 	g.note = func(text string) { told = append(told, text) }
 	g.warnExpiry("f", leaf)
 	g.warnExpiry("f", leaf)
@@ -50,7 +50,8 @@ func TestExpiryIsToldOnce(t *testing.T) {
 	}
 }
 
-// TestExpiringCertificate: with a real manager, commands warn on standard error in time, whatever they print, and make says when.
+// TestExpiringCertificate checks against a real manager that commands warn on standard error in
+// time, whatever they print, and that the make command prints the expiry.
 func TestExpiringCertificate(t *testing.T) {
 	p := newManagerProcess(t)
 	p.start()

@@ -47,7 +47,8 @@ func newCheck(g *globals) *cobra.Command {
 	return cmd
 }
 
-// agree returns the faults between the documents' objects; parts of objects have none. Whole: there is nothing else.
+// agree returns the faults between the documents' objects. Parts of objects are not checked. whole
+// means that the documents hold every object of the cluster.
 func (ds *documents) agree(parts, whole bool) error {
 	if parts {
 		return nil
@@ -67,7 +68,7 @@ func (ds *documents) agree(parts, whole bool) error {
 	return ds.locate(&lb.Error{Violations: faults})
 }
 
-// checked is an object without a fault, as it is printed.
+// checked is a valid object in the output.
 type checked struct {
 	Kind string `json:"kind"`
 	Name string `json:"name"`

@@ -9,7 +9,8 @@ import (
 
 const checkProgramUsage = "check whether the shunt in this `file`, of any build, can take over the tables that are pinned in --bpffs, and end: nothing is changed, and the file is not run. The exit code is 1 when it cannot"
 
-// checkProgram prints that another build can take over pinned tables; the error says why it cannot.
+// checkProgram prints that another build can take over pinned tables. The error contains the reason
+// if it cannot.
 func checkProgram(w io.Writer, file, dir string, check func(file, dir string) (dataplane.TakeOver, error)) error {
 	if file == "" {
 		return usagef(`--check-program: "": must be the file of a shunt`)

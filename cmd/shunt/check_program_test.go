@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestCheckProgram: the answer of --check-program of both roles, and its exit codes.
+// TestCheckProgram checks the output and exit codes of --check-program in both roles.
 func TestCheckProgram(t *testing.T) {
 	empty := t.TempDir()
 	for _, role := range []string{"mux", "host"} {

@@ -10,7 +10,7 @@ import (
 	"github.com/shuntlb/shunt/internal/doctor"
 )
 
-// examine runs doctor on a machine that is made up.
+// examine runs doctor on a fake machine.
 func examine(machine doctor.Machine, args ...string) (string, error) {
 	g := &globals{format: formatTable}
 	root := &cobra.Command{Use: "shunt", SilenceErrors: true, SilenceUsage: true}

@@ -18,7 +18,7 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// fakeManager keeps objects in a map and reports what the test says.
+// fakeManager keeps objects in a map and reports the status that the test sets.
 type fakeManager struct {
 	shuntv1connect.UnimplementedManagerHandler
 	revision int64
@@ -29,7 +29,7 @@ type fakeManager struct {
 	events   []*apiv1.Event
 	audit    []*apiv1.AuditEntry
 	fail     error // of every call
-	// meddle is another person's change, made once, just before the next Apply.
+	// meddle makes another user's change, once, just before the next Apply.
 	meddle func()
 	url    string
 	server *httptest.Server
@@ -37,20 +37,20 @@ type fakeManager struct {
 	streams int
 	// applied counts the calls of Apply.
 	applied int
-	// ca is the certificate of the managers' CA, PEM; caBegun: its replacement began.
+	// ca is the certificate of the managers' CA, PEM. caBegun is set after its replacement began.
 	ca      []byte
 	caBegun bool
-	// before runs before every call; its error is the answer.
+	// before runs before every call. Its error is the response.
 	before func() error
 }
 
-// startFake serves a fake manager over TLS and makes it the configured one.
+// startFake serves a fake manager over TLS and configures it as the manager.
 func startFake(t *testing.T) *fakeManager {
 	t.Helper()
 	return startFakes(t, 1)[0]
 }
 
-// startFakes serves several fake managers of one CA, and makes them the configured ones, in order.
+// startFakes serves several fake managers of one CA and configures them as the managers, in order.
 func startFakes(t *testing.T, n int) []*fakeManager {
 	t.Helper()
 	ca := newTestCA(t)
@@ -86,7 +86,7 @@ func startFakes(t *testing.T, n int) []*fakeManager {
 	return all
 }
 
-// called is the error that the test wants of a call.
+// called returns the error that the test wants of a call.
 func (f *fakeManager) called() error {
 	if f.before != nil {
 		if err := f.before(); err != nil {
@@ -96,7 +96,7 @@ func (f *fakeManager) called() error {
 	return f.fail
 }
 
-// refuse is INVALID_ARGUMENT with a detail per fault, as a manager says it.
+// refuse returns INVALID_ARGUMENT with a detail per fault, as a manager does.
 func refuse(faults []lb.Violation) error {
 	err := connect.NewError(connect.CodeInvalidArgument, errors.New("invalid objects"))
 	for _, v := range faults {

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// TestReference keeps the commands of docs/reference.md equal to the command tree.
+// TestReference checks that the commands in docs/reference.md equal the command tree.
 func TestReference(t *testing.T) {
 	const file, marker = "../../docs/reference.md", "<!-- commands -->\n"
 	text, err := os.ReadFile(file)
@@ -78,7 +78,7 @@ func describeFlag(out *strings.Builder, f *pflag.Flag) {
 	fmt.Fprintf(out, "| %s | %s | %s |\n", name, strings.ReplaceAll(usage, "|", `\|`), value)
 }
 
-// unindent takes away the two spaces that help shows before examples.
+// unindent removes the two spaces that help prints before examples.
 func unindent(example string) string {
 	var out strings.Builder
 	for line := range strings.Lines(example) {

@@ -18,16 +18,16 @@ import (
 
 var update = flag.Bool("update", false, "write the expected output of scripts anew")
 
-// TestScripts runs the stories of testdata/cli. A story is a file of commands and what they print:
+// TestScripts runs the scripts of testdata/cli. A script is a file of commands and their output:
 //
 //	# a comment
-//	@ report           something happens at the manager
+//	@ report           an event at the manager
 //	$ shunt get nodes  a command line, split at spaces; "< FILE" at its end is standard input
 //	| …                a line on standard output
 //	! …                a line on standard error
 //	exit 1             the exit code, unless it is 0
 //
-// Every story has a manager of its own.
+// Every script has its own manager.
 func TestScripts(t *testing.T) {
 	stories, err := filepath.Glob("testdata/cli/*.txt")
 	if err != nil || len(stories) == 0 {
@@ -56,7 +56,7 @@ func TestScripts(t *testing.T) {
 	}
 }
 
-// play runs a story and returns it as it went.
+// play runs a script and returns it with the actual output.
 func play(t *testing.T, story string) string {
 	fake := startFake(t)
 	var out strings.Builder

@@ -19,19 +19,19 @@ import (
 	"github.com/shuntlb/shunt/internal/pki"
 )
 
-// callTimeout bounds every call but watches.
+// callTimeout bounds every call except watches.
 const callTimeout = 30 * time.Second
 
-// client speaks with the managers, one at a time.
+// client calls the managers, one at a time.
 type client struct {
 	shuntv1connect.ManagerClient
 	servers *servers
 	config  *clientConfig
-	// idle closes connections that are kept.
+	// idle closes idle connections.
 	idle func()
 }
 
-// connect makes a client of the configured managers. It does not dial yet.
+// connect returns a client of the configured managers. It does not dial yet.
 func (g *globals) connect() (*client, error) {
 	c, err := g.load()
 	if err != nil {
@@ -64,14 +64,14 @@ func (g *globals) connect() (*client, error) {
 	if err != nil {
 		return nil, err
 	}
-	// A redirect would take the token to somebody else; the API has none.
+	// Do not follow redirects: the API has none, and one would send the token to another server.
 	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	hc := &http.Client{Transport: bearerTransport{servers, bearer}, CheckRedirect: stay}
 	persist := connect.WithInterceptors(connect.UnaryInterceptorFunc(servers.unary))
 	return &client{shuntv1connect.NewManagerClient(hc, c.Server[0], persist), servers, c, transport.CloseIdleConnections}, nil
 }
 
-// call makes a client and bounds what is done with it.
+// call makes a client, runs do with it and bounds the time.
 func (g *globals) call(ctx context.Context, do func(context.Context, *client) error) error {
 	c, err := g.connect()
 	if err != nil {
@@ -82,7 +82,8 @@ func (g *globals) call(ctx context.Context, do func(context.Context, *client) er
 	return c.explain(do(ctx, c))
 }
 
-// explain turns an error of a call into what a person can act on: one line per violation, or who said what.
+// explain turns an error of a call into one that a user can act on: one line per violation, or the
+// server and its error.
 func (c *client) explain(err error) error {
 	var call *connect.Error
 	if !errors.As(err, &call) {
@@ -121,7 +122,7 @@ func (c *client) explain(err error) error {
 	return fmt.Errorf("manager %s: %s: %s", c.servers, strings.ReplaceAll(call.Code().String(), "_", " "), call.Message())
 }
 
-// violations are the faults that the manager found.
+// violations returns the faults that the manager found.
 func violations(err *connect.Error) []lb.Violation {
 	var faults []lb.Violation
 	for _, detail := range err.Details() {

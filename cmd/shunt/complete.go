@@ -9,7 +9,7 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// completeNames completes KIND, then names of that kind as the manager has them.
+// completeNames completes KIND, then the names of that kind that the manager has.
 func (g *globals) completeNames(extraKinds ...string) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 		if len(args) == 0 {
@@ -29,7 +29,7 @@ func (g *globals) completeNames(extraKinds ...string) cobra.CompletionFunc {
 	}
 }
 
-// names lists the names of a kind for completion; none when the manager cannot be asked.
+// names lists the names of a kind for completion. It returns none if no manager can be reached.
 func (g *globals) names(ctx context.Context, kind lb.Kind) []string {
 	var names []string
 	_ = g.call(ctx, func(ctx context.Context, c *client) error {

@@ -18,30 +18,30 @@ import (
 // configVariable names the environment variable that names the client configuration.
 const configVariable = "SHUNT_CONFIG"
 
-// adminConfig is where a manager leaves the configuration of its admin.
+// adminConfig is where a manager writes the configuration of its admin.
 const adminConfig = "/var/lib/shunt/manager/admin.yaml"
 
-// clientConfig is how to reach the managers and as whom; the PEM texts are inline.
+// clientConfig holds the managers' URLs and the client's credentials. The PEM texts are inline.
 type clientConfig struct {
-	// Server are the URLs of managers, https://address:port, any of which will do.
+	// Server lists the URLs of managers, https://address:port. Any of them will do.
 	Server serverList `yaml:"server"`
-	// CA is the certificate that the manager's must be signed with.
+	// CA is the certificate of the CA that signed the manager's certificate.
 	CA string `yaml:"ca"`
 	// Cert and Key are the client's own.
 	Cert string `yaml:"cert"`
 	Key  string `yaml:"key"`
 	// CAFile is a file with CA's text.
 	CAFile string `yaml:"caFile"`
-	// TokenFile holds a bearer token, an access token or an ID token; TokenCommand prints one. They are taken instead
-	// of Cert and Key.
+	// TokenFile holds a bearer token, an access token or an ID token. TokenCommand prints one. They
+	// take precedence over Cert and Key.
 	TokenFile    string   `yaml:"tokenFile"`
 	TokenCommand []string `yaml:"tokenCommand"`
 
 	file      string
-	namespace string // network namespace to dial from; empty is the present one
+	namespace string // network namespace to dial from; empty is the current one
 }
 
-// errNoConfig says that there is no client configuration to be found.
+// errNoConfig means that no client configuration was found.
 var errNoConfig = errors.New("no client configuration: give --config FILE or --lab NAME, or set $" + configVariable)
 
 // load finds and reads the client configuration.
@@ -62,12 +62,12 @@ func (g *globals) load() (*clientConfig, error) {
 	return nil, errNoConfig
 }
 
-// named tells whether somebody asked for the file, so that it must be there.
+// named reports whether the user named the file, so that it must exist.
 func (g *globals) named(file string) bool {
 	return file == g.config || file == os.Getenv(configVariable)
 }
 
-// candidates are the files to look for, in order; a named one is the only one.
+// candidates returns the files to try, in order. A named file is the only one.
 func (g *globals) candidates() []string {
 	if g.config != "" {
 		return []string{g.config}
@@ -128,7 +128,7 @@ func parseConfig(file string, text []byte) (*clientConfig, error) {
 	return &c, nil
 }
 
-// override puts other managers in place of the file's, unless server is empty.
+// override replaces the file's managers by server unless that is empty.
 func (c *clientConfig) override(server string) (err error) {
 	if server != "" {
 		if c.Server, err = parseServers(server); err != nil {

@@ -23,7 +23,8 @@ func (r *caRotation) writable() error {
 	if err != nil {
 		return err
 	}
-	for _, file := range []string{c.file, cmp.Or(c.CAFile, c.file)} { // the certificate goes into the first, the CA into the second
+	for _, file := range []string{c.file, cmp.Or(c.CAFile, c.file)} {
+		// The certificate goes into the first, the CA into the second.
 		file, err := filepath.EvalSymlinks(file)
 		if err != nil {
 			return fmt.Errorf("client configuration: %w", err)
@@ -66,7 +67,8 @@ func (r *caRotation) storeCA(cas []byte) error {
 	return replaceInConfig(c.file, map[string][]byte{"ca": cas})
 }
 
-// renew gets a certificate of the new CA for the client configuration. One that has a bearer token needs none.
+// renew gets a certificate of the new CA for the client configuration. A configuration with a
+// bearer token needs none.
 func (r *caRotation) renew(ctx context.Context, res *apiv1.RotateCAResponse) error {
 	c, err := r.g.load()
 	if err != nil {
@@ -94,7 +96,7 @@ func (r *caRotation) renew(ctx context.Context, res *apiv1.RotateCAResponse) err
 	}
 	answer, err := r.ask(ctx, &apiv1.RotateCARequest{Csr: csr})
 	if err != nil || len(answer.GetCertificate()) == 0 {
-		return nil // asked again at the next look
+		return nil // requested again at the next poll
 	}
 	keyPEM, err := pki.KeyPEM(key)
 	if err != nil {
@@ -107,7 +109,7 @@ func (r *caRotation) renew(ctx context.Context, res *apiv1.RotateCAResponse) err
 	return nil
 }
 
-// replaceInConfig puts other PEM texts in place of those of a client configuration, and leaves all else of it as it is.
+// replaceInConfig replaces PEM texts of a client configuration and keeps the rest.
 func replaceInConfig(file string, texts map[string][]byte) error {
 	content, err := editedConfig(file, texts)
 	if err != nil {
@@ -116,7 +118,8 @@ func replaceInConfig(file string, texts map[string][]byte) error {
 	return replaceFile(file, content)
 }
 
-// editedConfig returns a client configuration with other PEM texts. It refuses one that it cannot edit: its fields must begin lines.
+// editedConfig returns a client configuration with other PEM texts. It refuses a file that it
+// cannot edit: its fields must begin lines.
 func editedConfig(file string, texts map[string][]byte) ([]byte, error) {
 	content, err := os.ReadFile(file)
 	if err != nil {
@@ -158,7 +161,7 @@ func editedConfig(file string, texts map[string][]byte) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// replaceFile replaces a file in one step; it keeps its mode. A link keeps leading to it.
+// replaceFile replaces a file atomically and keeps its mode. It follows a symbolic link.
 func replaceFile(file string, content []byte) error {
 	file, err := filepath.EvalSymlinks(file)
 	if err != nil {

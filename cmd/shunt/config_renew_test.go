@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// TestEditedConfig: the texts of a client configuration are replaced and all else stays; one whose fields do not begin lines is refused and stays as it is.
+// TestEditedConfig checks that the texts of a client configuration are replaced and the rest stays.
+// A file whose fields do not begin lines is refused and stays unchanged.
 func TestEditedConfig(t *testing.T) {
 	texts := map[string][]byte{"ca": []byte("new ca\n"), "key": []byte("new key\n")}
 	for name, c := range map[string]struct{ content, want, refusal string }{

@@ -8,14 +8,16 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// anyText are flags of daemons that no text is wrong usage for: names of nodes, and files, which may be there or not.
+// anyText lists the daemons' flags that accept any text: node names, and files, which may be
+// absent.
 var anyText = map[string]string{
 	"mux":  "name token-file check-program",
 	"host": "name token-file check-program",
 	"run":  "name",
 }
 
-// TestDaemonFlagsAreChecked: the story of the daemons' flags refuses each of them at least once, and each by its name.
+// TestDaemonFlagsAreChecked checks that the script of the daemons' flags refuses each flag at least
+// once and names it.
 func TestDaemonFlagsAreChecked(t *testing.T) {
 	text, err := os.ReadFile("testdata/cli/daemons.txt")
 	if err != nil {

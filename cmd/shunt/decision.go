@@ -8,17 +8,18 @@ import (
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 )
 
-// slowScale is by what weights in rings are larger while a member of the endpoint grows.
+// slowScale is the factor by which ring weights are larger while a member of the endpoint is in
+// slow start.
 const slowScale = 10
 
-// decisions are what the manager decided of members.
+// decisions holds the manager's decisions on members.
 type decisions struct {
 	members map[string]decision
-	// growing are endpoints with a member that grows.
+	// growing holds the endpoints with a member in slow start.
 	growing map[endpointKey]bool
 }
 
-// decision is what the manager decided of a member; it is empty for one in plain service.
+// decision is the manager's decision on a member. It is empty for a member in normal service.
 type decision struct{ *apiv1.MemberDecision }
 
 func decisionsOf(status *apiv1.StatusResponse) decisions {
@@ -33,10 +34,10 @@ func decisionsOf(status *apiv1.StatusResponse) decisions {
 
 func (d decisions) of(m *apiv1.MemberStatus) decision { return d.members[memberKey(m)] }
 
-// served reports whether an agent takes the member's packets.
+// served reports whether an agent receives the member's packets.
 func (d decisions) served(m *apiv1.MemberStatus) bool { return d.of(m).GetNoAgent() == "" }
 
-// weight is the member's weight in effect.
+// weight returns the member's effective weight.
 func (d decisions) weight(m *apiv1.MemberStatus) float64 {
 	if d.growing[keyOf(m)] {
 		return float64(m.GetWeight()) / slowScale
@@ -44,7 +45,8 @@ func (d decisions) weight(m *apiv1.MemberStatus) float64 {
 	return float64(m.GetWeight())
 }
 
-// words tell the decision: "draining since 2026-01-02T03:04:05Z until 2026-01-02T03:14:05Z".
+// words returns the decision as text: "draining since 2026-01-02T03:04:05Z until
+// 2026-01-02T03:14:05Z".
 func (d decision) words() string {
 	var out []string
 	if d.GetNoAgent() != "" {

@@ -75,7 +75,7 @@ func newDelete(g *globals) *cobra.Command {
 	return cmd
 }
 
-// checkEnding refuses a source that cannot be, and other things to delete beside it.
+// checkEnding refuses an invalid source, and other objects to delete in addition to it.
 func checkEnding(source string, others bool) error {
 	switch {
 	case source == "":
@@ -86,7 +86,7 @@ func checkEnding(source string, others bool) error {
 	return nil
 }
 
-// endSource takes back all that a source said.
+// endSource withdraws every field that a source set.
 func (g *globals) endSource(cmd *cobra.Command, source string, dryRun, force bool) error {
 	return g.call(cmd.Context(), func(ctx context.Context, c *client) error {
 		response, err := c.Apply(ctx, connect.NewRequest(&apiv1.ApplyRequest{Source: source, Prune: true, DryRun: dryRun, Force: force}))
@@ -97,7 +97,7 @@ func (g *globals) endSource(cmd *cobra.Command, source string, dryRun, force boo
 	})
 }
 
-// deleteRefs are the objects that the command line names.
+// deleteRefs returns the objects that the command line names.
 func deleteRefs(cmd *cobra.Command, files, args []string) (refs []*apiv1.ObjectRef, docs *documents, err error) {
 	if len(files) > 0 {
 		if docs, err = readDocuments(cmd.Context(), cmd.InOrStdin(), files, lb.Whole); err != nil {

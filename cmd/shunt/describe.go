@@ -98,7 +98,7 @@ func (c *client) describe(ctx context.Context, g *globals, w io.Writer, kind lb.
 	return d.err
 }
 
-// describeRecords prints the object and what was reported of it.
+// describeRecords prints the object, its reported status and its events.
 func describeRecords(g *globals, w io.Writer, kind lb.Kind, o *apiv1.Object, status *apiv1.StatusResponse, events []*apiv1.Event) error {
 	text, err := rawJSON(o)
 	if err != nil {
@@ -141,7 +141,7 @@ func describeRecords(g *globals, w io.Writer, kind lb.Kind, o *apiv1.Object, sta
 	return g.format.encode(w, out)
 }
 
-// description writes an object in words; the first error of the writer stays.
+// description writes an object as text. It keeps the writer's first error.
 type description struct {
 	w       io.Writer
 	stored  *apiv1.Object
@@ -151,7 +151,7 @@ type description struct {
 	now     time.Time
 	err     error
 
-	// decided and members, by memberKey, are made of the status of a service.
+	// decided and members, by memberKey, come from the status of a service.
 	decided decisions
 	members map[string][]memberReport
 }
@@ -170,7 +170,7 @@ func (d *description) field(name, value string) {
 	d.printf("%-15s %s\n", name+":", value)
 }
 
-// table writes rows, indented; nothing when there is only the heading.
+// table writes rows, indented. It writes nothing if there is only the heading.
 func (d *description) table(rows [][]string) {
 	if d.err != nil || len(rows) < 2 {
 		return
@@ -209,7 +209,7 @@ func (d *description) service(s *lb.Service) {
 	d.snat(s)
 }
 
-// endpoint writes the members of one endpoint as the muxes see them.
+// endpoint writes the members of one endpoint as the muxes report them.
 func (d *description) endpoint(service string, e *lb.Endpoint, key lb.EndpointKey) {
 	name := endpointKey{service, key.VIP.String(), key.Protocol.String(), uint32(key.Port), uint32(key.PortEnd)}
 	d.printf("\nEndpoint %s\n", name)
@@ -228,7 +228,7 @@ func (d *description) endpoint(service string, e *lb.Endpoint, key lb.EndpointKe
 	d.printf("  route: %s\n", d.route(name.VIP))
 }
 
-// rewriteText says who turns VIP:port into DIP:port.
+// rewriteText returns the node that rewrites VIP:port to DIP:port.
 func rewriteText(e *lb.Endpoint) string {
 	if e.Translated() {
 		return "mux"
@@ -236,7 +236,7 @@ func rewriteText(e *lb.Endpoint) string {
 	return string(e.Rewrite)
 }
 
-// hostText is the backend's host; empty where nobody said it.
+// hostText returns the backend's host, or "" if none is set.
 func hostText(b *lb.Backend) string {
 	if !b.Host.IsValid() {
 		return ""
@@ -244,7 +244,8 @@ func hostText(b *lb.Backend) string {
 	return b.Host.String()
 }
 
-// member is one backend's row: what it has, and who calls it up, who down and why.
+// member returns one backend's row: its counters, the nodes that report it up, the nodes that
+// report it down, and why.
 func (d *description) member(name endpointKey, b *lb.Backend, key lb.BackendKey) []string {
 	id, packets, flows, state := "", uint64(0), uint64(0), ""
 	weight := fmt.Sprint(b.Weight)
@@ -280,7 +281,7 @@ func (d *description) member(name endpointKey, b *lb.Backend, key lb.BackendKey)
 	}
 }
 
-// route says which muxes advertise a VIP, and which of those that should do not.
+// route returns the muxes that advertise a VIP, and those that should but do not.
 func (d *description) route(vip string) string {
 	place := d.place(vip)
 	var by, not []string

@@ -14,13 +14,14 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// isBackendKind tells whether a KIND of the command line means a backend.
+// isBackendKind reports whether a KIND of the command line means a backend.
 func isBackendKind(kind string) bool {
 	kind = strings.ToLower(kind)
 	return kind == "backend" || kind == "backends"
 }
 
-// describeBackend prints how the checks of a backend went, at each node that makes them, and what became of its health.
+// describeBackend prints a backend's check results at each node that probes it, and its resulting
+// health.
 func (c *client) describeBackend(ctx context.Context, g *globals, w io.Writer, request *apiv1.HealthOfRequest) error {
 	response, err := c.HealthOf(ctx, connect.NewRequest(request))
 	if err != nil {
@@ -113,7 +114,7 @@ func (d *description) checkHealth(node string, c *apiv1.CheckHealth) {
 	d.table(rows)
 }
 
-// tookText is a duration with three digits that count.
+// tookText returns a duration with three significant digits.
 func tookText(d time.Duration) string {
 	unit := time.Microsecond
 	for _, u := range []time.Duration{10 * time.Microsecond, 100 * time.Microsecond, time.Millisecond, 10 * time.Millisecond} {

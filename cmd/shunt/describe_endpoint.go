@@ -7,7 +7,7 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// limitsText is what each VIP of a service takes, in words.
+// limitsText returns the limits of each VIP of a service as text.
 func limitsText(l lb.Limits) string {
 	var out []string
 	if l.Packets > 0 {
@@ -19,7 +19,7 @@ func limitsText(l lb.Limits) string {
 	return strings.Join(append(out, fmt.Sprintf("%d pings", l.Ping)), ", ") + " a second, per VIP and mux"
 }
 
-// options writes what an endpoint has beyond its path.
+// options writes an endpoint's options other than its path.
 func (d *description) options(e *lb.Endpoint) {
 	flows := []string{"fragments " + e.Fragments}
 	if e.OnePacket {

@@ -7,7 +7,8 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// health writes how an endpoint's backends are checked, and what the verdicts mean where that is not the usual.
+// health writes an endpoint's health checks, and the meaning of verdicts where it is not the
+// default.
 func (d *description) health(h *lb.Health) {
 	for i := range h.Checks {
 		d.printf("  check: %s\n", checkText(&h.Checks[i]))
@@ -17,7 +18,8 @@ func (d *description) health(h *lb.Health) {
 	}
 }
 
-// healthText is what verdicts mean, in words; empty when muxes check, all checks must be good, and there is nothing else.
+// healthText returns the meaning of verdicts as text. It is empty if muxes check, all checks must
+// pass, and nothing else is set.
 func healthText(h *lb.Health) string {
 	var out []string
 	switch {
@@ -49,7 +51,7 @@ func healthText(h *lb.Health) string {
 	return strings.Join(out, ", ")
 }
 
-// checkText is a health check in words.
+// checkText returns a health check as text.
 func checkText(c *lb.Check) string {
 	what := askedText(c)
 	switch {
@@ -77,7 +79,7 @@ func checkText(c *lb.Check) string {
 	return text
 }
 
-// askedText is what a check asks, and what answer is good where that is not the usual.
+// askedText returns the request of a check and the expected response where that is not the default.
 func askedText(c *lb.Check) string {
 	switch c.Kind {
 	case lb.CheckTCP:

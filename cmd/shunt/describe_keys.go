@@ -13,7 +13,8 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// affinityText is an endpoint's affinity, and what carries it: "cookie (evc)", "cookie (quiclb, 17-byte ids)".
+// affinityText returns an endpoint's affinity and its carrier: "cookie (evc)", "cookie (quiclb,
+// 17-byte ids)".
 func affinityText(e *lb.Endpoint) string {
 	switch {
 	case e.QUIC != nil:
@@ -24,7 +25,7 @@ func affinityText(e *lb.Endpoint) string {
 	return e.Affinity
 }
 
-// schedulerText is an endpoint's scheduler, and what it looks at.
+// schedulerText returns an endpoint's scheduler and its input.
 func schedulerText(e *lb.Endpoint) string {
 	if e.Schedule.By != "" {
 		return e.Scheduler + " by " + e.Schedule.By
@@ -32,7 +33,8 @@ func schedulerText(e *lb.Endpoint) string {
 	return e.Scheduler
 }
 
-// keysOf are the keys of a service, none when it needs none. A manager of a version before has none either.
+// keysOf returns the keys of a service, or none if it needs none. A manager of the previous version
+// returns none either.
 func (c *client) keysOf(ctx context.Context, s *lb.Service) ([]*apiv1.KeySet, error) {
 	if !plan.KeysOfCookies.Needs(s) && !plan.KeysOfCIDs.Needs(s) {
 		return nil, nil
@@ -47,7 +49,7 @@ func (c *client) keysOf(ctx context.Context, s *lb.Service) ([]*apiv1.KeySet, er
 	return res.Msg.GetKeys(), nil
 }
 
-// keysOf writes how the keys of an endpoint's packets are.
+// keysOf writes the state of the keys that an endpoint's packets carry.
 func (d *description) keysOf(service string, e *lb.Endpoint, key lb.EndpointKey) {
 	purpose, scope := plan.KeysOfCookies, key.VIP.String()
 	switch {
@@ -63,7 +65,7 @@ func (d *description) keysOf(service string, e *lb.Endpoint, key lb.EndpointKey)
 	}
 }
 
-// keysText is one set of keys in words: "epoch 2, made 3d4h ago; epoch 1 is read until …".
+// keysText returns one key set as text: "epoch 2, made 3d4h ago; epoch 1 is read until …".
 func keysText(k *apiv1.KeySet, now time.Time) string {
 	var out []string
 	for _, e := range k.GetEpochs() {

@@ -9,7 +9,7 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// node writes what a node is, obeys and reports.
+// node writes a node's configuration, applied plan and report.
 func (d *description) node(o *lb.Node) {
 	d.field("Node", o.Name)
 	d.field("Role", string(o.Role))
@@ -95,7 +95,8 @@ func (d *description) node(o *lb.Node) {
 	d.section("Reasons", reasons)
 }
 
-// processes writes which build each process of the node runs, and says which differ from the agent's.
+// processes writes the build of each process of the node, and marks those that differ from the
+// agent's.
 func (d *description) processes(n *apiv1.NodeStatus) {
 	rows := [][]string{{"PROCESS", "PID", "VERSION", "COMMIT", "REMARK"}}
 	agent := n.GetProcesses()
@@ -109,7 +110,7 @@ func (d *description) processes(n *apiv1.NodeStatus) {
 	d.section("Processes", rows)
 }
 
-// peers writes the BGP peers of a mux, wanted ones that were not reported too.
+// peers writes the BGP peers of a mux, including configured peers that were not reported.
 func (d *description) peers(o *lb.Node, n *apiv1.NodeStatus) {
 	rows := [][]string{{"PEER", "ASN", "STATE", "BFD", "LOSSES", "LAST REASON"}}
 	if o.BGP == nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// describeStatus is the status that an object is described with: of a service it tells where its VIPs are, and who has
-// which of their ports.
+// describeStatus returns the status for describing an object. For a service it includes the
+// placement of its VIPs and the leases of their ports.
 func (c *client) describeStatus(ctx context.Context, kind lb.Kind, name string) (*apiv1.StatusResponse, error) {
 	request := &apiv1.StatusRequest{}
 	if kind == lb.KindService {
@@ -22,7 +22,7 @@ func (c *client) describeStatus(ctx context.Context, kind lb.Kind, name string) 
 	return c.ask(ctx, connect.NewRequest(request))
 }
 
-// placements writes where a service's VIPs are, when they are not on every mux.
+// placements writes the muxes of a service's VIPs if these are not on every mux.
 func (d *description) placements() {
 	rows := [][]string{{"VIP", "REPLICAS", "MUXES", "LEAVING", "MISSING"}}
 	for _, p := range d.status.GetPlacements() {
@@ -40,7 +40,7 @@ func (d *description) placements() {
 	d.section("Placement", rows)
 }
 
-// place is where a VIP is; nil when that is not known.
+// place returns the placement of a VIP, or nil if it is unknown.
 func (d *description) place(vip string) *apiv1.VIPPlacement {
 	for _, p := range d.status.GetPlacements() {
 		if p.GetVip() == vip {
@@ -50,7 +50,7 @@ func (d *description) place(vip string) *apiv1.VIPPlacement {
 	return nil
 }
 
-// vipsText is how many VIPs a mux serves, and how many it may; empty for a host.
+// vipsText returns how many VIPs a mux serves and may serve. It is empty for a host.
 func vipsText(o *lb.Node, n *apiv1.NodeStatus) string {
 	switch {
 	case o.Role != lb.RoleMux:

@@ -7,7 +7,8 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// snat writes who has which ports of a service's VIPs for outbound connections; nothing of one without SNAT.
+// snat writes the leases of the service's VIP ports for outbound connections. It writes nothing for
+// a service without SNAT.
 func (d *description) snat(s *lb.Service) {
 	for _, v := range d.status.GetSnatVips() {
 		if v.GetService() != s.Name {

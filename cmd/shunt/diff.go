@@ -51,26 +51,28 @@ func newDiff(g *globals) *cobra.Command {
 	return cmd
 }
 
-// objectDiff is what would change in one object.
+// objectDiff is the pending change of one object.
 type objectDiff struct {
 	change
 	Fields []fieldDiff `json:"fields"`
 	Diff   string      `json:"diff"`
 }
 
-// fieldDiff is what would become of one field.
+// fieldDiff is the pending change of one field.
 type fieldDiff struct {
 	Field string `json:"field"`
-	// Change is "added", "removed", "changed", "owned" when only its owners change, and "kept" when it is others'.
+	// Change is "added", "removed", "changed", "owned" if only its owners change, or "kept" if
+	// other sources keep it.
 	Change string   `json:"change"`
 	Before string   `json:"before,omitempty"`
 	After  string   `json:"after,omitempty"`
-	Owners []string `json:"owners"` // afterwards; nobody owns a default
-	// Taken are those that own the field no longer because of force.
+	Owners []string `json:"owners"` // afterwards; a default has no owner
+	// Taken lists the sources that lose the field because of force.
 	Taken []string `json:"taken,omitempty"`
 }
 
-// diff prints what the request would change and tells whether anything would. Warnings go to warnings.
+// diff prints the changes that the request would make and returns whether there are any. Warnings
+// go to warnings.
 func (c *client) diff(ctx context.Context, g *globals, w, warnings io.Writer, request *apiv1.ApplyRequest) (bool, error) {
 	response, err := c.Apply(ctx, connect.NewRequest(request))
 	if err != nil {
@@ -104,7 +106,7 @@ func (c *client) diff(ctx context.Context, g *globals, w, warnings io.Writer, re
 	return len(diffs) > 0, nil
 }
 
-// side is an object before or after: its fields, and who owns them.
+// side is an object before or after the change: its fields and their owners.
 type side struct {
 	fields map[string]fields.Field
 	order  []string
@@ -129,7 +131,7 @@ func sideOf(o *apiv1.Object) side {
 	return s
 }
 
-// note takes in a message that somebody says is there, and that only defaults fill.
+// note adds a message that a source owns and of which only defaults set fields.
 func (s *side) note(path string) {
 	if _, listed := s.fields[path]; listed {
 		return
@@ -142,8 +144,8 @@ func (s *side) note(path string) {
 	s.order = slices.Insert(s.order, first, path)
 }
 
-// fieldDiffs lists what becomes of the fields, those that go last. Of a new object and of new items only what is said
-// is listed, not what defaults fill in.
+// fieldDiffs lists the changes of the fields, removed ones last. For a new object and for new items
+// it lists the owned fields, without defaults.
 func fieldDiffs(ch *apiv1.Change, source string) []fieldDiff {
 	before, after := sideOf(ch.GetBefore()), sideOf(ch.GetAfter())
 	out := []fieldDiff{}
@@ -178,7 +180,7 @@ func fieldDiffs(ch *apiv1.Change, source string) []fieldDiff {
 	return out
 }
 
-// line is the field for people; source is whose words were applied.
+// line returns the field for table output. source is the source of the request.
 func (f fieldDiff) line(source string) string {
 	others := slices.DeleteFunc(slices.Clone(f.Owners), func(o string) bool { return o == source })
 	who := strings.Join(others, ", ")
@@ -215,7 +217,7 @@ func (f fieldDiff) line(source string) string {
 	return text("~", f.Before+" → "+f.After, who)
 }
 
-// changeDiff is the unified diff of one object; empty when nothing changes.
+// changeDiff returns the unified diff of one object. It is empty if nothing changes.
 func changeDiff(ch *apiv1.Change) (string, error) {
 	before, err := objectYAML(ch.GetBefore())
 	if err != nil {

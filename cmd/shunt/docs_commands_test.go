@@ -15,14 +15,17 @@ import (
 var (
 	codeBlock  = regexp.MustCompile("(?ms)^ *```[a-z]*\n(.*?)^ *```")
 	inlineCode = regexp.MustCompile("(?s)`([^`]+)`")
-	// commandStart finds the program at the begin of a command: after the shell's operators, assignments, or wrappers that run a command.
+	// commandStart finds the program at the start of a command: after the shell's operators,
+	// assignments, or wrappers that run a command.
 	commandStart = regexp.MustCompile(`(?m)(?:^|[;&|]|\$\(|\bsudo |\bexec |ExecStart=)\s*(?:\$ )?(?:[A-Za-z_]+=\S+ )*(?:\S*/)?shunt[ \t]+([a-z-][^\n]*)`)
 )
 
-// printed is what follows the program's name in a message of its: "apply: web.yaml:6:9: …".
+// printed matches the text after the program's name in one of its messages: "apply: web.yaml:6:9:
+// …".
 var printed = regexp.MustCompile(`^[a-z-]+( [a-z-]+)?: `)
 
-// words splits a command's arguments as a shell does, up to an operator, a redirection or a comment.
+// words splits a command's arguments as a shell does, up to an operator, a redirection or a
+// comment.
 func words(line string) (out []string) {
 	var word strings.Builder
 	begun, quote := false, rune(0)
@@ -55,10 +58,11 @@ func words(line string) (out []string) {
 	return out
 }
 
-// bracketed is an IPv6 address in the brackets that a port needs.
+// bracketed matches an IPv6 address in the brackets that a port needs.
 var bracketed = regexp.MustCompile(`^\[[0-9a-f:]+\](:\d+)?$`)
 
-// concrete replaces what only a page can write: the first of alternatives, "a|b", optional parts without brackets, and nothing from "…" on.
+// concrete replaces notation of the pages: it takes the first of alternatives, "a|b", keeps
+// optional parts without brackets, and cuts the arguments at "…".
 func concrete(args []string, whole bool) ([]string, bool) {
 	for i, a := range args {
 		if a == "…" || a == "..." {
@@ -73,8 +77,8 @@ func concrete(args []string, whole bool) ([]string, bool) {
 	return args, whole
 }
 
-// tryCommand parses a command line as the program does, and runs nothing. Of alternatives, "a|b", the first counts; whole also checks the
-// number of arguments.
+// tryCommand parses a command line as the program does, and runs nothing. It takes the first of
+// alternatives, "a|b". whole also checks the number of arguments.
 func tryCommand(args []string, whole bool) error {
 	args, whole = concrete(args, whole)
 	root := newRoot()
@@ -106,7 +110,7 @@ func tryCommand(args []string, whole bool) error {
 	return nil
 }
 
-// docPages are the pages for users.
+// docPages returns the user pages.
 func docPages(t *testing.T) (pages []string) {
 	t.Helper()
 	pages = []string{"../../README.md"}
@@ -122,7 +126,8 @@ func docPages(t *testing.T) (pages []string) {
 	return pages
 }
 
-// TestDocsNameCommandsThatExist parses every command line of the pages: in blocks with all arguments, in running text as far as it is written.
+// TestDocsNameCommandsThatExist parses every command line of the pages: in code blocks with all
+// arguments, in running text as far as it is written.
 func TestDocsNameCommandsThatExist(t *testing.T) {
 	found := 0
 	for _, page := range docPages(t) {
@@ -159,14 +164,15 @@ func TestDocsNameCommandsThatExist(t *testing.T) {
 	}
 }
 
-// managerCommands are the commands that do nothing without an answer of a manager or a file, and so are safe to run here.
+// managerCommands lists the commands that have no effect without a response of a manager or a file.
+// They are safe to run here.
 var managerCommands = []string{
 	"access", "apply", "audit", "backup", "check", "delete", "describe", "diff", "drain", "get", "member", "release", "restore", "rotate", "token",
 	"top", "trace", "undrain", "verify",
 }
 
-// runCommand runs a command line of a page where there is no manager and no file, and returns its exit code and message. Commands of other
-// kinds, and those of labs, are not run.
+// runCommand runs a command line of a page without a manager or a file, and returns its exit code
+// and message. It does not run commands of other kinds or of labs.
 func runCommand(line string) (code int, message string, ran bool) {
 	args, whole := concrete(words(line), true)
 	if !whole || slices.Contains(args, "--lab") {
@@ -180,8 +186,9 @@ func runCommand(line string) (code int, message string, ran bool) {
 	return code, stderr.String(), true
 }
 
-// TestDocsNameCommandsThatCanRun runs the command lines of the pages' blocks that ask managers. Without a manager they fail, but none as
-// wrong usage: commands check more than their flags' names, such as that one of several flags is there.
+// TestDocsNameCommandsThatCanRun runs the command lines of the pages' blocks that call managers.
+// Without a manager they fail, but none may fail as wrong usage, because commands check more than
+// flag names, such as that one of several flags is set.
 func TestDocsNameCommandsThatCanRun(t *testing.T) {
 	lines := map[string]string{}
 	for _, page := range docPages(t) {
@@ -222,7 +229,8 @@ func TestDocsNameCommandsThatCanRun(t *testing.T) {
 	}
 }
 
-// TestTryCommand: the check of the pages refuses what the program would refuse.
+// TestTryCommand checks that the page check refuses the command lines that the program would
+// refuse.
 func TestTryCommand(t *testing.T) {
 	for line, good := range map[string]bool{
 		"get services": true, "access revoke nodes/host1": true, "token create --node m2 --role manager > m2.token": true,

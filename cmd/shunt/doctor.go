@@ -13,7 +13,7 @@ import (
 
 func newDoctor(g *globals) *cobra.Command { return newDoctorOf(g, doctor.Local{}) }
 
-// newDoctorOf makes the command for any machine, so that tests can make one up.
+// newDoctorOf returns the command for any machine, so that tests can pass a fake one.
 func newDoctorOf(g *globals, machine doctor.Machine) *cobra.Command {
 	var o doctor.Options
 	var role, encap string
@@ -94,7 +94,7 @@ func serverOptions(cmd *cobra.Command, o *doctor.Options, vips, sources []string
 	return nil
 }
 
-// printResults prints a line per check, and below it the cure of what is wrong.
+// printResults prints a line per check, and the fix below each failed check.
 func (g *globals) printResults(cmd *cobra.Command, results []doctor.Result) error {
 	w := cmd.OutOrStdout()
 	if g.format != formatTable {

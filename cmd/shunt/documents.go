@@ -13,14 +13,14 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// documents are the objects of files, and where their fields are written.
+// documents holds the objects of files and the positions of their fields.
 type documents struct {
 	all []lb.Document
 	at  map[string]int // by lb.Ref
 }
 
-// readDocuments reads the objects of files, of the YAML files in directories, and of "-", stdin. The faults of all of
-// them are one error.
+// readDocuments reads the objects of files, of the YAML files in directories, and of "-", stdin. It
+// returns all their faults as one error.
 func readDocuments(ctx context.Context, stdin io.Reader, names []string, extent lb.Extent) (*documents, error) {
 	if len(names) == 0 {
 		return nil, usagef("-f FILE is missing, must be a file, a directory or - for standard input")
@@ -62,7 +62,7 @@ func readDocuments(ctx context.Context, stdin io.Reader, names []string, extent 
 	return docs, nil
 }
 
-// yamlFiles puts the YAML files of directories, in order of name, in the place of these.
+// yamlFiles replaces each directory by its YAML files in order of name.
 func yamlFiles(names []string) ([]string, error) {
 	var files []string
 	for _, name := range names {
@@ -87,7 +87,7 @@ func yamlFiles(names []string) ([]string, error) {
 	return files, nil
 }
 
-// readFile reads until ctx ends: nobody may ever write to standard input.
+// readFile reads a file until ctx ends, because standard input may never end.
 func readFile(ctx context.Context, stdin io.Reader, name string, extent lb.Extent) ([]lb.Document, error) {
 	type result struct {
 		docs []lb.Document
@@ -118,7 +118,7 @@ func parseFile(stdin io.Reader, name string, extent lb.Extent) ([]lb.Document, e
 	return lb.ParseDocuments(file, name, extent)
 }
 
-// of is the document of an object; nil when there is none.
+// of returns the document of an object, or nil.
 func (ds *documents) of(ref string) *lb.Document {
 	if i, ok := ds.at[ref]; ok {
 		return &ds.all[i]
@@ -126,7 +126,8 @@ func (ds *documents) of(ref string) *lb.Document {
 	return nil
 }
 
-// locate adds to the manager's faults where the fields are written, as far as they are.
+// locate adds the positions of the fields to the manager's faults, if the fields are in the
+// documents.
 func (ds *documents) locate(err error) error {
 	var refused *lb.Error
 	if !errors.As(err, &refused) {
@@ -143,7 +144,8 @@ func (ds *documents) locate(err error) error {
 	return errors.New(strings.Join(lines, "\n"))
 }
 
-// placed is a document's fault with its place. A path may tell items by number, as they lie in the document, or by key.
+// placed returns a document's fault with its position. A path may name items by number, in document
+// order, or by key.
 func placed(d lb.Document, v lb.Violation) string {
 	_, path, _ := strings.Cut(v.Field, ": ")
 	if number, found := convert.Schema.Number(convert.Content(convert.ToObject(d.Object)), path); found {

@@ -10,7 +10,7 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// newDrain makes drain, or undrain when on is false.
+// newDrain returns the drain command, or undrain when on is false.
 func newDrain(g *globals, on bool) *cobra.Command {
 	verb, short := "drain", "Take new traffic away from a node or a backend"
 	nodeShort, backendShort := "Withdraw a mux's routes, gracefully", "Give a backend no new flows"
@@ -113,7 +113,7 @@ func newDrainBackend(g *globals, on bool, short string) *cobra.Command {
 	return cmd
 }
 
-// parseBackend reads DIP or DIP:PORT; the port is 0 when there is none.
+// parseBackend reads DIP or DIP:PORT. The port is 0 if it is absent.
 func parseBackend(s string) (lb.BackendKey, error) {
 	if a, allowed := lb.ParseAddr(s); allowed == "" {
 		return lb.BackendKey{DIP: a}, nil

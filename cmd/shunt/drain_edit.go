@@ -17,14 +17,14 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// drainSource owns what drain sets.
+// drainSource owns the fields that drain sets.
 const drainSource = "drain"
 
-// drainEdit is one drain, or its end, of a node or of a service's backend.
+// drainEdit is one drain or undrain of a node or of a service's backend.
 type drainEdit struct {
 	on, force bool
 	key       lb.BackendKey
-	// members are those of the backend, once the service was read.
+	// members lists the backend's members. It is set after the service was read.
 	members []lb.BackendKey
 }
 
@@ -34,11 +34,11 @@ func (e *drainEdit) register(cmd *cobra.Command) {
 	}
 }
 
-// drainAttempts bounds how often drain starts over because others changed the object in between.
+// drainAttempts bounds how often drain starts over because others changed the object meanwhile.
 const drainAttempts = 16
 
-// drain changes what the source drain says of an object, if nobody changed the object since it was read; else it starts
-// over. It returns the revision of the change.
+// drain changes the fields of an object that the source drain owns. If the object changed since it
+// was read, drain starts over. It returns the revision of the change.
 func (g *globals) drain(cmd *cobra.Command, kind lb.Kind, name string, e *drainEdit) (revision int64, err error) {
 	err = g.call(cmd.Context(), func(ctx context.Context, c *client) error {
 		for attempt := 1; ; attempt++ {
@@ -85,7 +85,7 @@ func (c *client) drainOnce(ctx context.Context, kind lb.Kind, name string, e *dr
 	return response, err
 }
 
-// says applies all that a source says of an object, with the fields of paths set, or without them.
+// says applies all fields of an object that a source owns, with the fields of paths set or removed.
 func (c *client) says(ctx context.Context, o *apiv1.Object, source string, paths []string, on bool) (*apiv1.ApplyResponse, error) {
 	set := ownedBy(o, source)
 	for _, path := range paths {
@@ -122,7 +122,7 @@ func setDrains(content proto.Message, set fields.Set) {
 	}
 }
 
-// paths are the fields that the drain is about.
+// paths returns the fields that the drain changes.
 func (e *drainEdit) paths(o *apiv1.Object) ([]string, error) {
 	if o.GetNode() != nil {
 		return []string{"drain"}, nil
@@ -151,12 +151,12 @@ func (e *drainEdit) paths(o *apiv1.Object) ([]string, error) {
 	return out, nil
 }
 
-// isBackend tells whether the key names the backend. Port 0 means every port.
+// isBackend reports whether the key names the backend. Port 0 means every port.
 func isBackend(b *lb.Backend, key lb.BackendKey) bool {
 	return slices.Contains(b.DIPs, key.DIP) && (key.Port == 0 || key.Port == b.Port)
 }
 
-// ownedBy is what a source owns of an object.
+// ownedBy returns the fields of an object that a source owns.
 func ownedBy(o *apiv1.Object, source string) fields.Set {
 	set := fields.Set{}
 	for _, own := range o.GetOwners() {
@@ -169,7 +169,7 @@ func ownedBy(o *apiv1.Object, source string) fields.Set {
 	return set
 }
 
-// othersOf are the sources besides drain that own any of the fields, ordered.
+// othersOf returns the sources other than drain that own any of the fields, ordered.
 func othersOf(o *apiv1.Object, paths []string) []string {
 	var out []string
 	for _, own := range o.GetOwners() {

@@ -11,10 +11,10 @@ import (
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 )
 
-// drainWait are the flags of a drain that is waited for.
+// drainWait holds the flags of a drain with --wait.
 type drainWait struct {
 	on bool
-	// timeout bounds the wait; 0: it takes as long as it takes.
+	// timeout bounds the wait. 0 means no bound.
 	timeout time.Duration
 }
 
@@ -33,8 +33,8 @@ func (w *drainWait) check() error {
 	return nil
 }
 
-// waitFor runs a loop that asks for the status of a node, or of all, and pauses for a drainPoll, again and again. It fails when
-// the time is over.
+// waitFor runs a loop that requests the status of a node, or of all nodes, and pauses for a
+// drainPoll, repeatedly. It fails on timeout.
 func (g *globals) waitFor(ctx context.Context, w drainWait, node string, loop func(status func() (*apiv1.StatusResponse, error), pause func() error) error) error {
 	if w.timeout > 0 {
 		bounded, cancel := context.WithTimeout(ctx, w.timeout)

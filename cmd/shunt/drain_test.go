@@ -11,7 +11,7 @@ import (
 	"github.com/shuntlb/shunt/internal/convert"
 )
 
-// Two people drain two backends at once: the later one starts over and neither drain is lost.
+// Two users drain two backends concurrently. The later one starts over and neither drain is lost.
 func TestDrainKeepsTheChangesOfOthers(t *testing.T) {
 	fake := startFake(t)
 	if code, out := shunt("apply", "-f", "../../docs/examples/web.yaml", "--server", fake.url); code != exitFailed {
@@ -43,10 +43,10 @@ func TestDrainKeepsTheChangesOfOthers(t *testing.T) {
 	}
 }
 
-// shunt runs one command line and returns its exit code and all it printed.
+// shunt runs one command line and returns its exit code and all its output.
 func shunt(args ...string) (int, string) { return shuntWith("", args...) }
 
-// shuntWith gives it something to read.
+// shuntWith is shunt with standard input.
 func shuntWith(input string, args ...string) (int, string) {
 	var out bytes.Buffer
 	code := run(args, strings.NewReader(input), &out, &out)

@@ -9,9 +9,10 @@ import (
 )
 
 const (
-	// drainPoll is how often a drain is looked at: muxes count flows every second then.
+	// drainPoll is the poll interval of a drain. Muxes count flows every second during a drain.
 	drainPoll = time.Second
-	// drainQuiet is how often in a row no flow must be counted: a count is as old as the mux's last sweep.
+	// drainQuiet is the number of consecutive polls without flows that end the wait, because a
+	// count is as old as the mux's last sweep.
 	drainQuiet = 3
 )
 
@@ -19,16 +20,17 @@ const (
 type drainWatch struct {
 	service  string
 	backends []lb.BackendKey
-	// revision of the drain: muxes that do not obey it yet still send new flows.
+	// revision is that of the drain. Muxes that have not applied it still send new flows.
 	revision int64
-	// status asks the manager; pause waits for a drainPoll; tell prints progress.
+	// status requests the status from the manager, pause waits for a drainPoll, and tell prints
+	// progress.
 	status func() (*apiv1.StatusResponse, error)
 	pause  func() error
 	tell   func(format string, args ...any) error
 }
 
-// wait returns when no connected mux counts a flow of the backends, or when the limit of their drain has passed and
-// they lost their place.
+// wait returns when no connected mux counts a flow of the backends, or when the limit of their
+// drain has passed and they were removed from the endpoint.
 func (w *drainWatch) wait() error {
 	quiet, last := 0, uint64(0)
 	for {
@@ -59,7 +61,8 @@ func (w *drainWatch) wait() error {
 	}
 }
 
-// flows adds up what connected muxes count, and tells whether the backends have a place, and whether a mux is behind.
+// flows returns the sum of the flows that connected muxes report, whether the backends are still
+// members, and whether a mux has not applied the drain yet.
 func (w *drainWatch) flows(status *apiv1.StatusResponse) (flows uint64, present, behind bool) {
 	for _, m := range reports(status, w.service) {
 		at := slices.IndexFunc(w.backends, func(k lb.BackendKey) bool {
@@ -74,7 +77,8 @@ func (w *drainWatch) flows(status *apiv1.StatusResponse) (flows uint64, present,
 	return flows, present, behind
 }
 
-// drainedBackends are the members that draining one backend drains: those of both its families and of all its ports.
+// drainedBackends returns the members that draining one backend drains: those of both its families
+// and of all its ports.
 func drainedBackends(s *lb.Service, key lb.BackendKey) []lb.BackendKey {
 	var out []lb.BackendKey
 	for i := range s.Endpoints {

@@ -8,18 +8,19 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// nodeWatch waits until a mux announces nothing.
+// nodeWatch waits until a mux advertises no route.
 type nodeWatch struct {
 	node string
-	// revision of the drain, which the mux must obey.
+	// revision is that of the drain, which the mux must apply.
 	revision int64
-	// status asks the manager; pause waits for a drainPoll; tell prints progress.
+	// status requests the status from the manager, pause waits for a drainPoll, and tell prints
+	// progress.
 	status func() (*apiv1.StatusResponse, error)
 	pause  func() error
 	tell   func(format string, args ...any) error
 }
 
-// wait returns when the mux is connected, obeys the drain and announces no VIP.
+// wait returns when the mux is connected, has applied the drain and advertises no VIP.
 func (w *nodeWatch) wait() error {
 	last := ""
 	for {
@@ -42,7 +43,7 @@ func (w *nodeWatch) wait() error {
 	}
 }
 
-// announces refuses a node that never announces a VIP: there would be nothing to wait for.
+// announces refuses a node that is not a mux, because it never advertises a VIP.
 func (g *globals) announces(ctx context.Context, name string) error {
 	return g.call(ctx, func(ctx context.Context, c *client) error {
 		objects, err := c.fetch(ctx, lb.KindNode, name)
@@ -56,10 +57,11 @@ func (g *globals) announces(ctx context.Context, name string) error {
 	})
 }
 
-// nodeDrained is the state that is waited for.
+// nodeDrained is the state that ends the wait.
 const nodeDrained = "drained"
 
-// state is how far the drain has come. What a mux that is away announces is not known: its speaker may still do.
+// state returns the progress of the drain. The routes of a disconnected mux are unknown, because
+// its BGP speaker may still advertise.
 func (w *nodeWatch) state(n *apiv1.NodeStatus) string {
 	routes := 0
 	for _, r := range n.GetRoutes() {
@@ -73,7 +75,8 @@ func (w *nodeWatch) state(n *apiv1.NodeStatus) string {
 	case n.GetSyncedRevision() < w.revision:
 		return "it does not obey yet"
 	case len(n.GetTables()) == 0:
-		return "it has not said yet what it announces" // it has just connected: every status of a mux has its tables
+		// It has just connected: every status of a mux has its tables.
+		return "it has not said yet what it announces"
 	case routes > 0:
 		return fmt.Sprintf("%d VIPs left", routes)
 	}

@@ -9,12 +9,12 @@ import (
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 )
 
-// TestNodeDrainWait plays what a mux reports second by second.
+// TestNodeDrainWait plays a mux's reports second by second.
 func TestNodeDrainWait(t *testing.T) {
 	type second struct {
 		connected bool
 		synced    int64
-		routes    int // -1: it has just connected, and said nothing of them
+		routes    int // -1: it has just connected, and reported none yet
 	}
 	for _, c := range []struct {
 		seconds []second

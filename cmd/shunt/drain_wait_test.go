@@ -11,7 +11,8 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// TestDrainWait plays what muxes count second by second; -1 is a second in which the backend has no place.
+// TestDrainWait plays the muxes' flow counts second by second. -1 is a second in which the backend
+// is no member.
 func TestDrainWait(t *testing.T) {
 	for _, c := range []struct {
 		counts []int

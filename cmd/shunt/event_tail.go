@@ -10,18 +10,19 @@ import (
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 )
 
-// eventOverlap is how far back a stream of events begins again. Events have the time of when they happened first and are
-// written up to a minute later, so that one that is new may be older than one that was told.
+// eventOverlap is how far back a restarted event stream begins. Events have the time of their first
+// occurrence and are written up to a minute later, so a new one may be older than a printed one.
 const eventOverlap = 10 * time.Minute
 
-// eventTail knows which events were told, so that a stream that begins again tells only the others.
+// eventTail holds the printed events, so that a restarted stream prints only new ones.
 type eventTail struct {
 	newest time.Time
-	// told are the events of the last eventOverlap, by content; before are those of former streams.
+	// told holds the events of the last eventOverlap, by content. before holds those of previous
+	// streams.
 	told, before map[string]time.Time
 }
 
-// resume is the request of the next stream.
+// resume returns the request of the next stream.
 func (t *eventTail) resume(request *apiv1.EventsRequest) *apiv1.EventsRequest {
 	t.forget()
 	t.before = maps.Clone(t.told)
@@ -32,7 +33,7 @@ func (t *eventTail) resume(request *apiv1.EventsRequest) *apiv1.EventsRequest {
 	return next
 }
 
-// fresh notes an event; false: a former stream told it.
+// fresh records an event. It returns false if a previous stream delivered it.
 func (t *eventTail) fresh(e *apiv1.Event) bool {
 	text, err := proto.MarshalOptions{Deterministic: true}.Marshal(e)
 	if err != nil {
@@ -55,7 +56,7 @@ func (t *eventTail) fresh(e *apiv1.Event) bool {
 	return true
 }
 
-// forget drops what no stream will bring again.
+// forget drops events that are too old for any stream to deliver again.
 func (t *eventTail) forget() {
 	oldest := t.newest.Add(-eventOverlap)
 	maps.DeleteFunc(t.told, func(_ string, at time.Time) bool { return at.Before(oldest) })

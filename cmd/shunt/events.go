@@ -14,16 +14,16 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// kindManager is the kind of events of managers, which are no objects.
+// kindManager is the kind of events about managers, which are not objects.
 const kindManager = lb.Kind("Manager")
 
-// isEvents tells whether a KIND of the command line means events.
+// isEvents reports whether a KIND of the command line means events.
 func isEvents(kind string) bool {
 	kind = strings.ToLower(kind)
 	return kind == "events" || kind == "event"
 }
 
-// eventsRequest reads KIND or KIND/NAME; all events when it is empty.
+// eventsRequest reads KIND or KIND/NAME. It requests all events if object is empty.
 func eventsRequest(object string, since time.Duration) (*apiv1.EventsRequest, error) {
 	request := &apiv1.EventsRequest{}
 	if since < 0 {
@@ -47,7 +47,7 @@ func eventsRequest(object string, since time.Duration) (*apiv1.EventsRequest, er
 	return request, nil
 }
 
-// events reads what happened, oldest first.
+// events reads events, oldest first.
 func (c *client) events(ctx context.Context, request *apiv1.EventsRequest) (out []*apiv1.Event, err error) {
 	err = c.servers.persist(ctx, true, func() error {
 		out, err = c.eventsOnce(ctx, request)
@@ -69,7 +69,7 @@ func (c *client) eventsOnce(ctx context.Context, request *apiv1.EventsRequest) (
 	return out, stream.Err()
 }
 
-// getEvents prints what happened.
+// getEvents prints events.
 func (c *client) getEvents(ctx context.Context, g *globals, w io.Writer, request *apiv1.EventsRequest) error {
 	events, err := c.events(ctx, request)
 	if err != nil {
@@ -96,7 +96,8 @@ func eventRow(e *apiv1.Event) []string {
 	}
 }
 
-// becauseText is why the first of the backends of an event changed, as the node said that saw it.
+// becauseText returns why the first of an event's backends changed, as reported by the node that
+// detected it.
 func becauseText(e *apiv1.Event) string {
 	for _, c := range e.GetChanges() {
 		if c.GetWords() != "" {
@@ -106,8 +107,8 @@ func becauseText(e *apiv1.Event) string {
 	return ""
 }
 
-// followEvents prints what happened and goes on with what happens, until ctx ends. It survives the loss of managers: see
-// follow.
+// followEvents prints past events and then new ones until ctx ends. It survives the loss of
+// managers: see follow.
 func (g *globals) followEvents(ctx context.Context, w io.Writer, note func(string), request *apiv1.EventsRequest) error {
 	c, err := g.connect()
 	if err != nil {
@@ -163,7 +164,8 @@ func (g *globals) printEvent(w io.Writer, e *apiv1.Event) error {
 // describedEvents is how many events describe shows.
 const describedEvents = 10
 
-// lastEvents are the newest events of an object. A manager that keeps none, or keeps them from the caller, is no fault.
+// lastEvents returns the newest events of an object. It is no error if a manager keeps no events or
+// denies them to the caller.
 func (c *client) lastEvents(ctx context.Context, kind lb.Kind, name string) ([]*apiv1.Event, error) {
 	events, err := c.events(ctx, &apiv1.EventsRequest{Kind: string(kind), Name: name})
 	switch connect.CodeOf(err) {
@@ -173,7 +175,7 @@ func (c *client) lastEvents(ctx context.Context, kind lb.Kind, name string) ([]*
 	return events[max(0, len(events)-describedEvents):], err
 }
 
-// events writes what happened to the object.
+// events writes the object's events.
 func (d *description) events(events []*apiv1.Event) {
 	rows := [][]string{{"TIME", "SEVERITY", "REASON", "COUNT", "MESSAGE"}}
 	for _, e := range events {

@@ -20,10 +20,10 @@ func (f *fakeManager) CreateToken(_ context.Context, r *connect.Request[apiv1.Cr
 	}), nil
 }
 
-// accessAt is when access tokens of the fake are made.
+// accessAt is the creation time of the fake's access tokens.
 var accessAt = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// CreateAccess answers without keeping anything.
+// CreateAccess responds without storing anything.
 func (f *fakeManager) CreateAccess(_ context.Context, r *connect.Request[apiv1.CreateAccessRequest]) (*connect.Response[apiv1.CreateAccessResponse], error) {
 	a := &apiv1.Access{
 		Id: "0123456789abcdef", Name: r.Msg.GetName(), Role: r.Msg.GetRole(), Tenant: r.Msg.GetTenant(),
@@ -47,7 +47,8 @@ func (f *fakeManager) CreateCertificate(_ context.Context, r *connect.Request[ap
 	return connect.NewResponse(&apiv1.CreateCertificateResponse{Certificate: []byte("CERTIFICATE\n"), Access: a}), nil
 }
 
-// ListAccess has one of a tenant, and shows who asks.
+// ListAccess returns a tenant's token, named by the caller's Authorization header if there is one,
+// and an admin certificate.
 func (f *fakeManager) ListAccess(_ context.Context, r *connect.Request[apiv1.ListAccessRequest]) (*connect.Response[apiv1.ListAccessResponse], error) {
 	name := "ci"
 	if h := r.Header().Get("Authorization"); h != "" {
@@ -59,7 +60,7 @@ func (f *fakeManager) ListAccess(_ context.Context, r *connect.Request[apiv1.Lis
 	}}), nil
 }
 
-// RevokeAccess knows one token.
+// RevokeAccess accepts one token id.
 func (f *fakeManager) RevokeAccess(_ context.Context, r *connect.Request[apiv1.RevokeAccessRequest]) (*connect.Response[apiv1.RevokeAccessResponse], error) {
 	if r.Msg.GetId() != "0123456789abcdef" {
 		return nil, connect.NewError(connect.CodeNotFound, errors.New("access "+r.Msg.GetId()+": not found"))

@@ -52,7 +52,7 @@ func (f *fakeManager) Apply(_ context.Context, r *connect.Request[apiv1.ApplyReq
 	return connect.NewResponse(response), nil
 }
 
-// merge does to one object what a manager does; before is nil when there is none.
+// merge applies a statement to one object as a manager does. before is nil if there is none.
 func merge(before *apiv1.Object, said convert.Statement, source string, force bool) (*apiv1.Change, error) {
 	present, owners := said.Content.ProtoReflect().New().Interface(), convert.FromOwners(before.GetOwners())
 	if before != nil {
@@ -97,7 +97,7 @@ func merge(before *apiv1.Object, said convert.Statement, source string, force bo
 	return change, nil
 }
 
-// commit makes next the state and gives what changed its revision.
+// commit makes next the state and gives changed objects its revision.
 func (f *fakeManager) commit(next map[string]*apiv1.Object, changes []*apiv1.Change) {
 	f.objects = next
 	f.revision++

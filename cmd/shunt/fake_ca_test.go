@@ -8,7 +8,7 @@ import (
 	"github.com/shuntlb/shunt/internal/pki"
 )
 
-// testCA signs the certificates of fake managers, which have no name but the one of every manager.
+// testCA signs the certificates of fake managers, which have only the name that every manager has.
 type testCA struct{ *pki.CA }
 
 func newTestCA(t *testing.T) testCA {

@@ -10,7 +10,8 @@ import (
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 )
 
-// Events sends what happened one by one and ends. Every second one that follows ends with a refusal.
+// Events sends the events one by one and ends. Every second stream that follows ends with a
+// refusal.
 func (f *fakeManager) Events(_ context.Context, r *connect.Request[apiv1.EventsRequest], s *connect.ServerStream[apiv1.EventsResponse]) error {
 	for _, e := range f.events {
 		wanted := (r.Msg.GetKind() == "" || r.Msg.GetKind() == e.GetKind()) && (r.Msg.GetName() == "" || r.Msg.GetName() == e.GetName())
@@ -45,7 +46,8 @@ func (f *fakeManager) Audit(_ context.Context, r *connect.Request[apiv1.AuditReq
 	return connect.NewResponse(out), nil
 }
 
-// happen makes a service lose backends, a node come back, and people change and be refused things.
+// happen adds events: a service loses backends, a node reconnects, users change objects and are
+// refused.
 func (f *fakeManager) happen() {
 	at := func(second int) *timestamppb.Timestamp {
 		return timestamppb.New(time.Date(2026, 1, 2, 3, 4, second, 0, time.UTC))

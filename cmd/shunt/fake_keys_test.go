@@ -11,7 +11,8 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// keySets are those of web: cookies that wait for muxes, and connection ids that rest.
+// keySets returns the key sets of web: cookies whose new epoch waits for muxes, and connection ids
+// with a retained epoch.
 func keySets() []*apiv1.KeySet {
 	at := func(hours int) *timestamppb.Timestamp {
 		return timestamppb.New(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC).Add(time.Duration(hours) * time.Hour))
@@ -34,7 +35,7 @@ func (f *fakeManager) ListKeys(_ context.Context, r *connect.Request[apiv1.ListK
 		all = all[:3]
 	}
 	for _, k := range all {
-		for i, e := range k.GetEpochs() { // tables tell ages
+		for i, e := range k.GetEpochs() { // tables print ages
 			e.Made = timestamppb.New(time.Now().Add(-time.Duration(200-199*i)*time.Hour - 30*time.Minute - 30*time.Second))
 		}
 	}
@@ -61,7 +62,8 @@ func (f *fakeManager) RotateRing(_ context.Context, r *connect.Request[apiv1.Rot
 	return connect.NewResponse(out), f.called()
 }
 
-// RotateCA implements the API: a replacement that is asked to begin refuses a node that is away, unless it is left out, and then waits for a mux.
+// RotateCA implements the API. A new replacement refuses a node that is away, unless it is left
+// out, and then waits for a mux.
 func (f *fakeManager) RotateCA(_ context.Context, r *connect.Request[apiv1.RotateCARequest]) (*connect.Response[apiv1.RotateCAResponse], error) {
 	if err := f.called(); err != nil {
 		return nil, err

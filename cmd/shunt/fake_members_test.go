@@ -37,7 +37,7 @@ func (f *fakeManager) RemoveMember(_ context.Context, r *connect.Request[apiv1.R
 	return connect.NewResponse(&apiv1.RemoveMemberResponse{}), nil
 }
 
-// Backup sends what is cut.
+// Backup sends a truncated backup.
 func (f *fakeManager) Backup(_ context.Context, _ *connect.Request[apiv1.BackupRequest], stream *connect.ServerStream[apiv1.BackupResponse]) error {
 	if f.fail != nil {
 		return f.fail

@@ -34,8 +34,8 @@ func (f *fakeManager) Get(_ context.Context, r *connect.Request[apiv1.GetRequest
 // errRevokedToken ends every second watch.
 var errRevokedToken = connect.NewError(connect.CodeUnauthenticated, errors.New("the access token was revoked"))
 
-// Watch sends what is there, a change of each sort, and ends. The next one finds the first object changed and the last of
-// several gone, and ends with a refusal.
+// Watch sends the present objects and a change of each kind, and ends. The next watch finds the
+// first object changed and the last of several removed, and ends with a refusal.
 func (f *fakeManager) Watch(_ context.Context, r *connect.Request[apiv1.WatchRequest], s *connect.ServerStream[apiv1.WatchResponse]) error {
 	if err := f.called(); err != nil {
 		return err

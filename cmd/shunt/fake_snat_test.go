@@ -20,7 +20,7 @@ func (f *fakeManager) lease() {
 	}}
 }
 
-// AuditSNAT finds a difference at mux2, and no answer at host1.
+// AuditSNAT returns a difference at mux2 and no report of host1.
 func (f *fakeManager) AuditSNAT(_ context.Context, r *connect.Request[apiv1.AuditSNATRequest]) (*connect.Response[apiv1.AuditSNATResponse], error) {
 	nodes := []*apiv1.SnatNodeAudit{
 		{Node: "host1", Role: "host", Error: "did not answer within 2s"},
@@ -35,7 +35,7 @@ func (f *fakeManager) AuditSNAT(_ context.Context, r *connect.Request[apiv1.Audi
 	return connect.NewResponse(&apiv1.AuditSNATResponse{Nodes: nodes}), nil
 }
 
-// ReleaseSNAT knows one server of out, which has 64 ports.
+// ReleaseSNAT accepts one server of out, which has 64 ports.
 func (f *fakeManager) ReleaseSNAT(_ context.Context, r *connect.Request[apiv1.ReleaseSNATRequest]) (*connect.Response[apiv1.ReleaseSNATResponse], error) {
 	q := r.Msg
 	switch {

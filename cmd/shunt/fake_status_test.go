@@ -37,7 +37,8 @@ func (f *fakeManager) Flows(_ context.Context, r *connect.Request[apiv1.FlowsReq
 	}}), nil
 }
 
-// HealthOf answers for the first backend: mux1 finds it healthy after a time of trouble, its host does not answer.
+// HealthOf responds for the first backend: mux1 finds it healthy after failures, its host does not
+// respond.
 func (f *fakeManager) HealthOf(_ context.Context, r *connect.Request[apiv1.HealthOfRequest]) (*connect.Response[apiv1.HealthOfResponse], error) {
 	if r.Msg.GetDip() != "10.20.1.11" {
 		return nil, connect.NewError(connect.CodeNotFound, fmt.Errorf("backend %s: no service has it", r.Msg.GetDip()))
@@ -85,7 +86,8 @@ func (f *fakeManager) Trace(_ context.Context, r *connect.Request[apiv1.TraceReq
 	return connect.NewResponse(response), nil
 }
 
-// report makes three nodes report on the service of web.yaml: mux1 sees all up, mux2 one down, mux3 is away.
+// report makes three nodes report on the service of web.yaml: mux1 reports all backends up, mux2
+// one down, mux3 is away.
 func (f *fakeManager) report() {
 	seen := timestamppb.New(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
 	member := func(vip, dip string, id uint32, alive bool, check string) *apiv1.MemberStatus {
@@ -121,7 +123,8 @@ func (f *fakeManager) report() {
 	}
 }
 
-// doubt makes mux2 suspect itself, mux1 damp the second backend, and host1 check the first.
+// doubt makes mux2 consider itself isolated, mux1 damp the second backend, and host1 check the
+// first.
 func (f *fakeManager) doubt() {
 	since := func(second int) *timestamppb.Timestamp {
 		return timestamppb.New(time.Date(2026, 1, 2, 3, 4, second, 0, time.UTC))
@@ -144,7 +147,7 @@ func (f *fakeManager) doubt() {
 	}
 }
 
-// decide makes the second backend drain and the first one grow.
+// decide makes the second backend drain and puts the first into slow start.
 func (f *fakeManager) decide() {
 	at := func(minute int) *timestamppb.Timestamp {
 		return timestamppb.New(time.Date(2026, 1, 2, 3, minute, 5, 0, time.UTC))
@@ -155,7 +158,8 @@ func (f *fakeManager) decide() {
 	}
 }
 
-// place puts the IPv4 VIP of the service on two muxes, which leaves a third, and has no mux for the other one.
+// place puts the IPv4 VIP of the service on two muxes, retires it on a third, and leaves the other
+// VIP without a mux.
 func (f *fakeManager) place() {
 	for i, n := range f.status.GetNodes() {
 		if n.GetRole() == "mux" {
@@ -168,7 +172,7 @@ func (f *fakeManager) place() {
 	}
 }
 
-// withdraw makes mux1 obey everything and announce nothing.
+// withdraw makes mux1 report every revision as applied and advertise no route.
 func (f *fakeManager) withdraw() {
 	for _, n := range f.status.GetNodes() {
 		if n.GetName() == "mux1" {

@@ -10,7 +10,8 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// allowedTexts say what flags of these types may be; those of our own say it themselves.
+// allowedTexts describes the allowed values of flag types. Our own types describe them in their
+// errors.
 var allowedTexts = map[string]string{
 	"bool":        "must be true or false",
 	"duration":    "must be a duration such as 30s or 1m30s",
@@ -20,7 +21,8 @@ var allowedTexts = map[string]string{
 	"stringSlice": "must be a list separated by commas",
 }
 
-// flagError makes a wrong flag a usageError. A flag that the root does not know may come after a misspelt command.
+// flagError makes a wrong flag a usageError. A flag unknown to the root may follow a misspelt
+// command.
 func flagError(cmd *cobra.Command, err error) error {
 	if wrong := (*pflag.InvalidValueError)(nil); errors.As(err, &wrong) {
 		f := wrong.GetFlag()

@@ -16,7 +16,7 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// flowsFlags are the flags of `shunt get flows`.
+// flowsFlags holds the flags of `shunt get flows`.
 type flowsFlags struct {
 	node, protocol string
 	limit          uint32
@@ -44,7 +44,8 @@ func (f *flowsFlags) request(target string) (*apiv1.FlowsRequest, error) {
 	return &apiv1.FlowsRequest{Vip: vip.String(), Port: port, Protocol: f.protocol, Node: f.node, Limit: f.limit}, nil
 }
 
-// parseTarget reads VIP or VIP:PORT, where PORT is a port, a range or "*" as in a Service, or empty.
+// parseTarget reads VIP or VIP:PORT, where PORT is a port, a range or "*" as in a Service, or
+// empty.
 func parseTarget(s string) (vip netip.Addr, port string, err error) {
 	host := s
 	if vip, err = netip.ParseAddr(s); err != nil {
@@ -67,7 +68,7 @@ func parseTarget(s string) (vip netip.Addr, port string, err error) {
 	return vip.Unmap(), port, nil
 }
 
-// getFlows prints what the muxes remember.
+// getFlows prints the muxes' flow table entries.
 func (c *client) getFlows(ctx context.Context, g *globals, w io.Writer, request *apiv1.FlowsRequest) error {
 	response, err := c.Flows(ctx, connect.NewRequest(request))
 	if err != nil {
@@ -105,7 +106,7 @@ func (c *client) getFlows(ctx context.Context, g *globals, w io.Writer, request 
 	return flowsErrors(results)
 }
 
-// counted is what was counted, "-" where nothing is: of entries of the flow table.
+// counted returns n as text, or "-" for 0, because entries without a count have 0.
 func counted(n uint64) string {
 	if n == 0 {
 		return "-"
@@ -113,7 +114,7 @@ func counted(n uint64) string {
 	return strconv.FormatUint(n, 10)
 }
 
-// flowsErrors is the first mux's failure to answer.
+// flowsErrors returns the first error of a mux.
 func flowsErrors(results []*apiv1.FlowsResult) error {
 	for _, r := range results {
 		if r.GetError() != "" {
@@ -123,7 +124,7 @@ func flowsErrors(results []*apiv1.FlowsResult) error {
 	return nil
 }
 
-// endpointText is VIP:PORT with PORT as in a Service.
+// endpointText returns VIP:PORT with PORT as in a Service.
 func endpointText(vip, port string) string {
 	if strings.Contains(vip, ":") {
 		vip = "[" + vip + "]"
@@ -131,7 +132,8 @@ func endpointText(vip, port string) string {
 	return vip + ":" + port
 }
 
-// backendText is a backend without its port where it has none: packets of ranges keep theirs.
+// backendText returns a backend without its port if that is 0, because packets of port ranges keep
+// their port.
 func backendText(dip string, port uint32) string {
 	if dip == "" || port == 0 {
 		return dip

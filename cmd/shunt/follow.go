@@ -9,14 +9,15 @@ import (
 	"connectrpc.com/connect"
 )
 
-// Waiting times between attempts to go on with a stream.
+// Waiting times between attempts to resume a stream.
 const (
 	followWait    = 100 * time.Millisecond
 	maxFollowWait = 5 * time.Second
 )
 
-// follow keeps a stream up until ctx ends: each time it is lost, it is begun again at the next manager. once runs it until it
-// ends and calls begun at its first message; note is told of each time that worked. Streams that never began, and those that a manager refuses, end it.
+// follow keeps a stream up until ctx ends: it restarts a lost stream at the next manager. once runs
+// the stream until it ends and calls begun at its first message. follow calls note after each
+// successful restart. It returns if the stream never began or a manager refuses it.
 func (c *client) follow(ctx context.Context, note func(string), once func(begun func()) error) error {
 	var lost error
 	patience, wait, ever := time.Now().Add(leaderPatience), followWait, false
@@ -48,7 +49,7 @@ func (c *client) follow(ctx context.Context, note func(string), once func(begun 
 	}
 }
 
-// loss says why a stream ended.
+// loss returns the reason why a stream ended.
 func (c *client) loss(index int, err error) error {
 	var call *connect.Error
 	switch {
@@ -60,7 +61,7 @@ func (c *client) loss(index int, err error) error {
 	return fmt.Errorf("%s was lost: %w", c.servers.urls[index], err)
 }
 
-// final tells whether asking again would bring the same end: a refusal, or a fault on this side.
+// final reports whether a retry would end the same way: a refusal, or a fault on this side.
 func final(err error) bool {
 	if err == nil {
 		return false

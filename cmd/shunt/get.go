@@ -15,7 +15,7 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// viewKinds are read-only: what the nodes reported, put together.
+// viewKinds are read-only views of the nodes' reports.
 var viewKinds = map[string]viewKind{
 	"backend": {rows: backendsView, byMux: backendView}, "backends": {rows: backendsView, byMux: backendView},
 	"endpoint": {rows: endpointView}, "endpoints": {rows: endpointView},
@@ -81,7 +81,7 @@ func newGet(g *globals) *cobra.Command {
 	return cmd
 }
 
-// getFlags are the flags of get, each for some kinds.
+// getFlags holds the flags of get, each valid for some kinds.
 type getFlags struct {
 	watch bool
 	audit bool
@@ -91,7 +91,8 @@ type getFlags struct {
 	quic  quicFlags
 }
 
-// get prints what the arguments name, or refuses flags that its kind does not take.
+// get prints the objects or the view that the arguments name. It refuses flags that the kind does
+// not take.
 func (g *globals) get(cmd *cobra.Command, args []string, f *getFlags) error {
 	word, name := strings.ToLower(args[0]), strings.Join(args[1:], "")
 	if f.quic.given() && word != "quic" {
@@ -166,7 +167,8 @@ func (g *globals) get(cmd *cobra.Command, args []string, f *getFlags) error {
 	return g.getObjects(cmd, args[0], name, f.watch)
 }
 
-// getEvents prints events, of everything without a name, and with --watch those that come.
+// getEvents prints events, those of all objects if name is empty. With --watch it follows new
+// events.
 func (g *globals) getEvents(cmd *cobra.Command, name string, f *getFlags) error {
 	request, err := eventsRequest(name, f.since)
 	if err != nil {
@@ -180,7 +182,8 @@ func (g *globals) getEvents(cmd *cobra.Command, name string, f *getFlags) error 
 	})
 }
 
-// getObjects prints objects of a kind, of all names without one, and follows them if watch says so.
+// getObjects prints objects of a kind, all of them if name is empty, and follows them if watch is
+// set.
 func (g *globals) getObjects(cmd *cobra.Command, word, name string, watch bool) error {
 	kind, err := parseKind(word)
 	if err != nil {
@@ -252,7 +255,7 @@ func printYAML(w io.Writer, objects []*apiv1.Object) error {
 	return nil
 }
 
-// objectRows is the table of objects of one kind, with what the nodes reported.
+// objectRows returns the table of the objects of one kind, with the nodes' reports.
 func objectRows(kind lb.Kind, objects []*apiv1.Object, status *apiv1.StatusResponse, near related) ([][]string, error) {
 	rows, healthy := [][]string{headings[kind]}, healthyMembers(status)
 	for _, o := range objects {
@@ -265,7 +268,7 @@ func objectRows(kind lb.Kind, objects []*apiv1.Object, status *apiv1.StatusRespo
 	return rows, nil
 }
 
-// headings of the tables of stored objects.
+// headings holds the table headings of stored objects.
 var headings = map[lb.Kind][]string{
 	lb.KindService: {"NAME", "TENANT", "VIP", "ENDPOINTS", "HEALTHY"},
 	lb.KindNode:    {"NAME", "ROLE", "ZONE", "ADDRESS", "VIPS", "STATE", "SYNCED"},
@@ -274,7 +277,7 @@ var headings = map[lb.Kind][]string{
 	lb.KindPolicy:  {"NAME", "TENANT", "PACKETS,FLOWS,PINGS", "ALLOWED,DENIED", "PLACEMENT", "SERVICES"},
 }
 
-// objectRow is an object's row; healthy are the healthy members of each service.
+// objectRow returns an object's row. healthy is the number of healthy members by service.
 func objectRow(object lb.Object, status *apiv1.StatusResponse, healthy map[string]int, near related) []string {
 	switch o := object.(type) {
 	case *lb.Service:
@@ -308,12 +311,13 @@ func objectRow(object lb.Object, status *apiv1.StatusResponse, healthy map[strin
 // neverSeen is the state of a node that has not joined yet, or that no manager has seen for a week.
 const neverSeen = "never seen"
 
-// seenBefore tells whether a node has been away since before the manager led, which knows nothing else of it.
+// seenBefore reports whether a node has been disconnected since before the manager became leader.
+// The manager has no other state of such a node.
 func seenBefore(n *apiv1.NodeStatus) bool {
 	return !n.GetConnected() && n.GetLastSeen() != nil && n.GetVersion() == "" && n.GetSyncedRevision() == 0
 }
 
-// nodeState is a node's state in one word, and the revision it obeys.
+// nodeState returns a node's state and the revision that it has applied.
 func nodeState(o *lb.Node, status *apiv1.NodeStatus) (state, synced string) {
 	switch {
 	case status.GetLastSeen() == nil && !status.GetConnected():
@@ -334,7 +338,7 @@ func nodeState(o *lb.Node, status *apiv1.NodeStatus) (state, synced string) {
 	return state, fmt.Sprint(status.GetSyncedRevision())
 }
 
-// commas joins items by commas without spaces, so that columns stay columns.
+// commas joins items by commas without spaces, to keep the columns of the table.
 func commas[T fmt.Stringer](items []T) string {
 	texts := make([]string, len(items))
 	for i, item := range items {
@@ -343,7 +347,7 @@ func commas[T fmt.Stringer](items []T) string {
 	return strings.Join(texts, ",")
 }
 
-// nodeStatus finds what a node reported; nil when it never did.
+// nodeStatus returns a node's reported status, or nil if it never reported.
 func nodeStatus(status *apiv1.StatusResponse, name string) *apiv1.NodeStatus {
 	for _, n := range status.GetNodes() {
 		if n.GetName() == name {
@@ -353,7 +357,8 @@ func nodeStatus(status *apiv1.StatusResponse, name string) *apiv1.NodeStatus {
 	return nil
 }
 
-// healthyMembers counts, by service, the members that every connected mux calls alive, and at least one. Those without a host agent are not healthy.
+// healthyMembers counts, by service, the members that at least one connected mux and no connected
+// mux otherwise reports healthy. Members without a host agent do not count.
 func healthyMembers(status *apiv1.StatusResponse) map[string]int {
 	up, down := map[string]string{}, map[string]bool{} // by memberKey; up has the service
 	decided := decisionsOf(status)

@@ -11,10 +11,11 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// byMux is the value of --by that asks for a row for each mux.
+// byMux is the value of --by that selects a row for each mux.
 const byMux = "mux"
 
-// backendsView has one row per backend of a port of a service, whatever its VIPs and muxes; its records are those of backendView.
+// backendsView has one row per backend of a port of a service, summed over VIPs and muxes. Its
+// records are those of backendView.
 func backendsView(status *apiv1.StatusResponse, service string) view {
 	rows := [][]string{{"SERVICE", "PORT", "BACKEND", "HEALTH", "WEIGHT", "FLOWS", "STATE", "PACKETS", "BYTES", "BY", "LAST-CHECK"}}
 	decided, all := decisionsOf(status), reports(status, service)
@@ -35,13 +36,14 @@ func backendsView(status *apiv1.StatusResponse, service string) view {
 	return view{rows, backendView(status, service).records}
 }
 
-// sameBackend tells whether both are of one backend of one port of a service.
+// sameBackend reports whether both are reports of one backend of one port of a service.
 func sameBackend(a, b *apiv1.MemberStatus) bool {
 	return a.GetService() == b.GetService() && a.GetProtocol() == b.GetProtocol() && a.GetPort() == b.GetPort() && a.GetPortEnd() == b.GetPortEnd() &&
 		a.GetDip() == b.GetDip() && a.GetDipPort() == b.GetDipPort()
 }
 
-// backendRow sums up what muxes report of one backend; there is at least one report. What muxes know nothing of counts where none knows more.
+// backendRow aggregates the muxes' reports of one backend, at least one. The verdict is unknown
+// only if every mux reports unknown.
 func backendRow(of []memberReport, decided decisions) []string {
 	var health, weights, states, words []string
 	var flows, packets, bytes uint64
@@ -68,7 +70,7 @@ func backendRow(of []memberReport, decided decisions) []string {
 	if len(health) > 1 {
 		verdict = convert.Mixed
 	}
-	// The word of a mux that finds fault says more than that of one that finds none.
+	// If muxes differ, prefer the check result of a mux that reports the backend down.
 	for _, m := range of {
 		if word := decided.health(m); last == "" && word == verdict || verdict == convert.Mixed && word == "down" {
 			last = m.GetLastCheck()

@@ -8,7 +8,8 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// TestBackendsInOneRow: two backends of two VIPs at two muxes are two rows, which say who differs; records stay one for each mux.
+// TestBackendsInOneRow checks that two backends of two VIPs at two muxes are two rows, which name
+// the muxes that differ. Records remain one for each mux.
 func TestBackendsInOneRow(t *testing.T) {
 	mux := func(name string, connected bool, alive map[string]bool) *apiv1.NodeStatus {
 		n := &apiv1.NodeStatus{Name: name, Role: string(lb.RoleMux), Connected: connected}

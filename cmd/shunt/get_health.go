@@ -19,32 +19,34 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// healthPace is the time between two looks of `get health --watch`: nodes report once a second.
+// healthPace is the poll interval of `get health --watch`, because nodes report once a second.
 const healthPace = time.Second
 
-// isHealth tells whether a KIND of the command line means health.
+// isHealth reports whether a KIND of the command line means health.
 func isHealth(kind string) bool { return strings.ToLower(kind) == "health" }
 
-// healthRecord is a row of the view of health: one backend of one endpoint.
+// healthRecord is a row of the health view: one backend of one endpoint.
 type healthRecord struct {
 	endpointKey
 	DIP     string `json:"dip"`
 	DIPPort uint32 `json:"dipPort"`
 	Member  uint32 `json:"member"`
-	// Verdict is what the cluster makes of it: healthy, unhealthy, unknown, damped, held, mixed when muxes differ, or no-agent when
-	// it is healthy and no host agent takes its packets.
+	// Verdict is the cluster's verdict: healthy, unhealthy, unknown, damped, held, mixed when muxes
+	// differ, or no-agent when the backend is healthy but no host agent receives its packets.
 	Verdict string `json:"verdict"`
-	// Since is when the last node came to it; empty: no node knows.
+	// Since is the time at which the last node reached this verdict. It is empty if no node has
+	// one.
 	Since string `json:"since"`
-	// Nodes are who says what, muxes before hosts.
+	// Nodes lists each node's verdict, muxes before hosts.
 	Nodes []healthOpinion `json:"nodes"`
-	// LastCheck is the last word of a node that says so, of one that finds fault when they differ.
+	// LastCheck is the last check result of a node with this verdict. When nodes differ, it is that
+	// of a node that reports a failure.
 	LastCheck string `json:"lastCheck"`
-	// Checks are what it is asked.
+	// Checks describes the checks of the backend.
 	Checks []string `json:"checks"`
 }
 
-// healthOpinion is what one node makes of a backend.
+// healthOpinion is one node's report of a backend.
 type healthOpinion struct {
 	Node      string `json:"node"`
 	Role      string `json:"role"`
@@ -53,7 +55,8 @@ type healthOpinion struct {
 	LastCheck string `json:"lastCheck"`
 }
 
-// healthRecords are the backends of a service, or of all, as nodes that are connected see them.
+// healthRecords returns the backends of a service, or of all services, as connected nodes report
+// them.
 func healthRecords(status *apiv1.StatusResponse, checks map[string][]string) []healthRecord {
 	out := []healthRecord{}
 	all, decided := membersOf(status.GetNodes(), ""), decisionsOf(status)
@@ -68,7 +71,7 @@ func healthRecords(status *apiv1.StatusResponse, checks map[string][]string) []h
 	return out
 }
 
-// healthOf sums up what nodes report of one backend; there is at least one report.
+// healthOf aggregates the nodes' reports of one backend, at least one.
 func healthOf(reports []memberReport, checks map[string][]string, decided decision) healthRecord {
 	m := reports[0].MemberStatus
 	r := healthRecord{
@@ -84,7 +87,8 @@ func healthOf(reports []memberReport, checks map[string][]string, decided decisi
 			Node: report.node.GetName(), Role: report.node.GetRole(), Verdict: word, Since: stampText(report.GetSince()), LastCheck: report.GetLastCheck(),
 		})
 	}
-	slices.SortStableFunc(r.Nodes, func(a, b healthOpinion) int { return -cmp.Compare(a.Role, b.Role) }) // muxes before hosts
+	// Muxes before hosts.
+	slices.SortStableFunc(r.Nodes, func(a, b healthOpinion) int { return -cmp.Compare(a.Role, b.Role) })
 	r.Verdict = verdictOf(r.Nodes)
 	r.explain()
 	if decided.GetNoAgent() != "" && (r.Verdict == convert.Healthy || r.Verdict == convert.Mixed) {
@@ -93,7 +97,7 @@ func healthOf(reports []memberReport, checks map[string][]string, decided decisi
 	return r
 }
 
-// verdictOf is what opinions come to. Muxes decide; hosts do when no mux has an opinion of its own.
+// verdictOf combines the nodes' reports. Muxes decide. Hosts decide when every mux reports unknown.
 func verdictOf(opinions []healthOpinion) string {
 	for _, role := range []lb.Role{lb.RoleMux, lb.RoleHost} {
 		said := map[string]bool{}
@@ -103,7 +107,7 @@ func verdictOf(opinions []healthOpinion) string {
 			}
 		}
 		if len(said) > 1 {
-			delete(said, convert.Held) // others know better
+			delete(said, convert.Held) // the others have newer results
 		}
 		switch {
 		case len(said) == 0:
@@ -118,8 +122,8 @@ func verdictOf(opinions []healthOpinion) string {
 	return convert.Unknown
 }
 
-// explain finds since when, and why: where the backend's host has the same verdict, its words are the reason, for muxes only say that
-// they have it from there.
+// explain sets Since and LastCheck. If the backend's host has the same verdict, its check result is
+// the reason, because muxes only report that they follow the host.
 func (r *healthRecord) explain() {
 	for _, o := range r.Nodes {
 		if o.Role == string(lb.RoleHost) && o.Verdict == r.Verdict && o.Verdict != convert.Unknown && o.LastCheck != "" {
@@ -137,7 +141,7 @@ func (r *healthRecord) explain() {
 	}
 }
 
-// by is who says what: names alone when they agree.
+// by returns which nodes have which verdict. It returns the names alone if all agree.
 func (r *healthRecord) by() string {
 	var words []string
 	names := map[string][]string{}
@@ -164,7 +168,7 @@ func (r *healthRecord) row() []string {
 
 var healthHeading = []string{"SERVICE", "ENDPOINT", "BACKEND", "VERDICT", "SINCE", "BY", "LAST-CHECK", "CHECKS"}
 
-// stampText is a time as people read it; empty without one.
+// stampText returns a time as printed in tables, or "" if t is nil.
 func stampText(t *timestamppb.Timestamp) string {
 	if t == nil {
 		return ""
@@ -172,7 +176,7 @@ func stampText(t *timestamppb.Timestamp) string {
 	return t.AsTime().Format(time.RFC3339)
 }
 
-// health reads the backends of a service, or of all when it is empty.
+// health reads the backends of a service, or of all services if it is empty.
 func (c *client) health(ctx context.Context, service string) ([]healthRecord, error) {
 	objects, err := c.fetch(ctx, lb.KindService, service)
 	if err != nil {
@@ -200,12 +204,12 @@ func (c *client) health(ctx context.Context, service string) ([]healthRecord, er
 	return healthRecords(status, checks), nil
 }
 
-// checksKey names an endpoint of a service.
+// checksKey identifies an endpoint of a service.
 func checksKey(service, protocol string, port uint32) string {
 	return fmt.Sprintf("%s %s %d", service, protocol, port)
 }
 
-// getHealth prints the health of the backends of a service, or of all.
+// getHealth prints the health of the backends of a service, or of all services.
 func (g *globals) getHealth(ctx context.Context, w io.Writer, service string, watch bool) error {
 	if watch {
 		return g.watchHealth(ctx, w, service)
@@ -226,7 +230,8 @@ func (g *globals) getHealth(ctx context.Context, w io.Writer, service string, wa
 	})
 }
 
-// watchHealth prints the health of backends, then what changes, until ctx ends. It survives the loss of managers: see follow.
+// watchHealth prints the health of backends and then its changes until ctx ends. It survives the
+// loss of managers: see follow.
 func (g *globals) watchHealth(ctx context.Context, w io.Writer, service string) error {
 	c, err := g.connect()
 	if err != nil {
@@ -254,22 +259,23 @@ func (g *globals) watchHealth(ctx context.Context, w io.Writer, service string) 
 	})
 }
 
-// healthPrinter prints changes of verdicts as they come: table rows after one heading, YAML documents, or one JSON object a line.
+// healthPrinter prints changes of verdicts one by one: table rows after one heading, YAML
+// documents, or one JSON object a line.
 type healthPrinter struct {
 	w       io.Writer
 	format  format
 	started bool
-	// told are the backends that it printed and that are still there.
+	// told holds the printed backends that still exist.
 	told map[string]*healthRecord
 }
 
-// healthChange is a change as JSON and YAML.
+// healthChange is a change in JSON and YAML output.
 type healthChange struct {
 	Event string `json:"event"` // upserted or deleted
 	*healthRecord
 }
 
-// print tells what differs from what was told.
+// print prints the differences from the last call.
 func (p *healthPrinter) print(records []healthRecord) error {
 	if !p.started && p.format == formatTable {
 		if err := p.row("EVENT", healthHeading[:7]); err != nil {
@@ -317,7 +323,7 @@ func (p *healthPrinter) change(event string, r *healthRecord) error {
 	return p.row(event, r.row()[:7])
 }
 
-// row has fixed columns: rows that are still to come cannot widen those that were printed.
+// row has fixed columns, because later rows cannot widen printed ones.
 func (p *healthPrinter) row(event string, cells []string) error {
 	_, err := fmt.Fprintf(p.w, "%-8s  %-20s  %-9s  %-16s  %-28s  %-22s  %-24s  %s\n",
 		event, cmp.Or(cells[4], "-"), cells[3], cells[0], cells[1], cells[2], cmp.Or(cells[5], "-"), cells[6])

@@ -11,7 +11,8 @@ import (
 	"github.com/shuntlb/shunt/internal/convert"
 )
 
-// TestVerdictOfOpinions: muxes decide, hosts when no mux knows; who holds an earlier verdict counts when nobody knows better.
+// TestVerdictOfOpinions checks that muxes decide, and hosts when every mux reports unknown. A held
+// verdict counts only if no node has a newer one.
 func TestVerdictOfOpinions(t *testing.T) {
 	words := []string{convert.Healthy, convert.Unhealthy, convert.Unknown, convert.Damped, convert.Held}
 	rapid.Check(t, func(t *rapid.T) {
@@ -45,7 +46,8 @@ func TestVerdictOfOpinions(t *testing.T) {
 	})
 }
 
-// TestHealthChangesAreTold: what is there at first, then each change of a verdict or of who has it, and what went.
+// TestHealthChangesAreTold checks that the printer prints the initial backends, then each change of
+// a verdict or of the nodes that have it, and removed backends.
 func TestHealthChangesAreTold(t *testing.T) {
 	record := func(dip, verdict, check string) healthRecord {
 		r := healthRecord{
@@ -104,7 +106,8 @@ func TestTookText(t *testing.T) {
 	}
 }
 
-// TestHostSaysWhy: muxes that obey a host do not say more than that; one that finds fault by itself does.
+// TestHostSaysWhy checks that the reason is the host's check result if muxes follow the host, and
+// the mux's own if the mux found the failure itself.
 func TestHostSaysWhy(t *testing.T) {
 	of := func(host string) healthRecord {
 		r := healthRecord{Nodes: []healthOpinion{

@@ -9,26 +9,27 @@ import (
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 )
 
-// loadRecord is a row of the view of load: one backend of one endpoint. What nobody knows is null.
+// loadRecord is a row of the load view: one backend of one endpoint. Unknown values are null.
 type loadRecord struct {
 	endpointKey
 	DIP     string `json:"dip"`
 	DIPPort uint32 `json:"dipPort"`
 	Member  uint32 `json:"member"`
-	// Connections are established flows of clients.
+	// Connections counts established client flows.
 	Connections *uint32 `json:"connections"`
-	// CPU is the busy share of the processors of the backend's host, from 0 to 1.
+	// CPU is the busy share of the CPUs of the backend's host, from 0 to 1.
 	CPU *float64 `json:"cpu"`
-	// Load is what the application says.
+	// Load is the value that the application reports.
 	Load *float32 `json:"load"`
-	// Scheduler is how new connections of the endpoint are given, Share what part of them the backend gets now, from 0 to 1.
+	// Scheduler distributes the endpoint's new connections. Share is the backend's current share of
+	// them, from 0 to 1.
 	Scheduler string   `json:"scheduler"`
 	Share     *float64 `json:"share"`
-	// Age is since when the host said it last, in seconds.
+	// Age is the time since the host's last report, in seconds.
 	Age *float64 `json:"ageSeconds"`
 }
 
-// loadView has one row per member, of one service or of all, ordered by endpoint.
+// loadView has one row per member, of one service or of all services, ordered by endpoint.
 func loadView(status *apiv1.StatusResponse, service string) view {
 	records := []loadRecord{}
 	rows := [][]string{{"SERVICE", "ENDPOINT", "BACKEND", "MEMBER", "CONNECTIONS", "CPU", "LOAD", "AGE", "SCHEDULER", "SHARE"}}
@@ -57,7 +58,7 @@ func loadView(status *apiv1.StatusResponse, service string) view {
 	return view{rows, records}
 }
 
-// loadTexts are connections, CPU, the application's load and age for people.
+// loadTexts returns connections, CPU, the application's load and age for table output.
 func loadTexts(l *apiv1.MemberLoad) []string {
 	out := []string{"-", "-", "-", "-"}
 	if l == nil {

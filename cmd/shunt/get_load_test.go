@@ -43,7 +43,8 @@ func TestLoadView(t *testing.T) {
 	}
 }
 
-// TestLoadWatch: only what changed beside its age is printed, and what is gone.
+// TestLoadWatch checks that a watch prints members only if more than their age changed, and removed
+// members.
 func TestLoadWatch(t *testing.T) {
 	status := func(members ...uint32) *apiv1.StatusResponse {
 		out := &apiv1.StatusResponse{}

@@ -9,25 +9,25 @@ import (
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 )
 
-// everyService asks for the placements of all services.
+// everyService selects the placements of all services.
 const everyService = "*"
 
-// placeRecord is a row of the view of placements.
+// placeRecord is a row of the placement view.
 type placeRecord struct {
 	Service string `json:"service"`
 	VIP     string `json:"vip"`
-	// Replicas is how many muxes the VIP asks for; 0: every one.
+	// Replicas is the number of muxes that the VIP is configured for. 0 means every mux.
 	Replicas uint32 `json:"replicas"`
-	// Every: it is on every mux, for there is nothing to decide, or nothing is decided yet.
+	// Every means that the VIP is on every mux: it has no placement, or none has been decided yet.
 	Every bool     `json:"every"`
 	Muxes []string `json:"muxes"`
-	// Leaving muxes serve it until those that are new do.
+	// Leaving lists the muxes that serve the VIP until its new muxes do.
 	Leaving []string `json:"leaving"`
-	// Missing is why it has fewer muxes than it asks for.
+	// Missing is why the VIP has fewer muxes than configured.
 	Missing string `json:"missing"`
 }
 
-// placeView has one row per VIP, of one service or of all, ordered by service.
+// placeView has one row per VIP, of one service or of all services, ordered by service.
 func placeView(status *apiv1.StatusResponse, service string) view {
 	records := []placeRecord{}
 	rows := [][]string{{"SERVICE", "VIP", "REPLICAS", "MUXES", "LEAVING", "MISSING"}}

@@ -15,7 +15,7 @@ import (
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 )
 
-// quicFlags choose servers of shunt get quic.
+// quicFlags holds the flags that select servers of shunt get quic.
 type quicFlags struct{ backend, vip, port string }
 
 func (q *quicFlags) register(fl *pflag.FlagSet) {
@@ -38,12 +38,12 @@ func (q *quicFlags) check(service string) error {
 	return nil
 }
 
-// quicConfigs is what a server reads: package quiclb does.
+// quicConfigs is a server's configuration file, as package quiclb reads it.
 type quicConfigs struct {
 	Configs []quicConfig `json:"configs"`
 }
 
-// quicConfig is one configuration; pkg/quiclb says what the fields mean.
+// quicConfig is one configuration. Package pkg/quiclb documents the fields.
 type quicConfig struct {
 	ID          uint32 `json:"id"`
 	Format      string `json:"format"`
@@ -53,7 +53,7 @@ type quicConfig struct {
 	Active      bool   `json:"active"`
 }
 
-// quicServer is a server's place in one endpoint.
+// quicServer is a server as a member of one endpoint.
 type quicServer struct {
 	VIP       string       `json:"vip"`
 	Port      string       `json:"port"`
@@ -74,7 +74,8 @@ func quicServerOf(s *apiv1.QUICServer) quicServer {
 	return out
 }
 
-// getQUIC prints what servers of a service make connection ids with. Keys are in files, not in tables.
+// getQUIC prints the configurations with which a service's servers make connection ids. Tables omit
+// the keys.
 func (c *client) getQUIC(ctx context.Context, g *globals, w io.Writer, service string, q *quicFlags) error {
 	res, err := c.QUICConfig(ctx, connect.NewRequest(&apiv1.QUICConfigRequest{Service: service, Backend: q.backend}))
 	if err != nil {

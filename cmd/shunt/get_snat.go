@@ -14,15 +14,16 @@ type snatRecord struct {
 	Tenant  string `json:"tenant"`
 	VIP     string `json:"vip"`
 	DIP     string `json:"dip"`
-	// Count is how many ports the DIP has, Limit how many it may have; Ports are spans of them, first and last.
+	// Count is how many ports the DIP has, Limit how many it may have. Ports holds spans of them,
+	// first and last.
 	Count int      `json:"count"`
 	Limit int      `json:"limit"`
 	Ports []string `json:"ports"`
-	// Gone: the DIP is none of the service's any more.
+	// Gone means that the DIP no longer belongs to the service.
 	Gone bool `json:"gone"`
 }
 
-// snatView has one row per DIP, of one service or of all, ordered by VIP.
+// snatView has one row per DIP, of one service or of all services, ordered by VIP.
 func snatView(status *apiv1.StatusResponse, service string) view {
 	records := []snatRecord{}
 	rows := [][]string{{"SERVICE", "TENANT", "VIP", "DIP", "COUNT", "LIMIT", "PORTS"}}
@@ -47,7 +48,7 @@ func snatView(status *apiv1.StatusResponse, service string) view {
 	return view{rows, records}
 }
 
-// portSpans puts ranges, by their first ports in order, together.
+// portSpans merges adjacent port ranges, given by their first ports in order.
 func portSpans(firsts []uint32) []string {
 	out := []string{}
 	for i := 0; i < len(firsts); {

@@ -11,17 +11,17 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// globals are the flags of every command that speaks with a manager.
+// globals holds the flags of every command that calls a manager.
 type globals struct {
 	server string // URLs; overrides the configuration's
 	config string // file of the client configuration
 	lab    string // name of a lab on this machine
 	format format
 
-	// now is the time; note, if not nil, prints a line on the command's standard error.
+	// now returns the time. note, if not nil, prints a line on the command's standard error.
 	now  func() time.Time
 	note func(string)
-	// warned: the client's certificate has been warned of.
+	// warned is set after the warning about the client's certificate.
 	warned bool
 }
 
@@ -33,7 +33,7 @@ func (g *globals) register(flags *pflag.FlagSet) {
 	flags.VarP(&g.format, "output", "o", "how to print: table, json or yaml")
 }
 
-// format is how results are printed.
+// format is the output format.
 type format string
 
 const (

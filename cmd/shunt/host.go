@@ -19,10 +19,10 @@ import (
 // defaultHostState is the default of --state.
 const defaultHostState = "/var/lib/shunt/host"
 
-// managerUsage is the same for all nodes.
+// managerUsage is the help text of --manager for all nodes.
 const managerUsage = "`address:port` of the managers, separated by commas: some of them, in any order; the others the node learns"
 
-// checkManagers refuses a --manager that no manager can be reached at.
+// checkManagers refuses a --manager value with an address that cannot be dialed.
 func checkManagers(value string) error {
 	all, err := agent.ParseManagers(value)
 	if err != nil || slices.ContainsFunc(all, func(a string) bool { return !canDial(a) }) {
@@ -31,7 +31,7 @@ func checkManagers(value string) error {
 	return nil
 }
 
-// newHost is `shunt host`: the agent of a server.
+// newHost returns the command `shunt host`: the agent of a server.
 func newHost() *cobra.Command {
 	var o host.Options
 	var stop, verbose bool
@@ -125,7 +125,7 @@ func newHost() *cobra.Command {
 	return cmd
 }
 
-// hostFlags checks what is needed to run, and fills in the name.
+// hostFlags checks the flags and sets the default name.
 func hostFlags(o *host.Options, served *metricsFlags, programs *programFlags, flows uint64) error {
 	if o.Interface == "" {
 		return usagef(`--interface: "": must be a device of this machine`)

@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// TestInterruptedInput: a command that waits for its standard input ends when it is told to.
+// TestInterruptedInput checks that a command that waits for its standard input ends when its
+// context is canceled.
 func TestInterruptedInput(t *testing.T) {
 	silent, writer := io.Pipe()
 	defer writer.Close()

@@ -112,12 +112,13 @@ type keyRecord struct {
 	Phase   string        `json:"phase"`
 	Since   string        `json:"since"`
 	Epochs  []epochRecord `json:"epochs"`
-	// WaitsFor are the first of so many nodes that Waits counts.
+	// WaitsFor lists the first of the nodes that are waited for. Waits is their number.
 	WaitsFor []string `json:"waitsFor"`
 	Waits    uint32   `json:"waits"`
-	// Due is when the former key goes, or the next rotation begins; absent when no time is set.
+	// Due is when the previous key is removed or the next rotation begins. It is absent when no
+	// time is set.
 	Due string `json:"due,omitempty"`
-	// Idle: nobody needs them now.
+	// Idle means that no endpoint needs the keys now.
 	Idle  bool   `json:"idle"`
 	Wrong string `json:"wrong,omitempty"`
 }
@@ -125,7 +126,7 @@ type keyRecord struct {
 type epochRecord struct {
 	Epoch uint32 `json:"epoch"`
 	Made  string `json:"made"`
-	// Mints: what is new is made with it.
+	// Mints means that new cookies or connection ids are made with this key.
 	Mints bool `json:"mints"`
 }
 
@@ -144,7 +145,7 @@ func keyRecords(keys []*apiv1.KeySet) []keyRecord {
 	return out
 }
 
-// timeText is empty for a time that is not there.
+// timeText returns a time as text, or "" if t is nil.
 func timeText(t *timestamppb.Timestamp) string {
 	if t == nil {
 		return ""
@@ -152,7 +153,7 @@ func timeText(t *timestamppb.Timestamp) string {
 	return t.AsTime().UTC().Format(time.RFC3339)
 }
 
-// getKeys prints which keys there are, of a scope or all.
+// getKeys prints the keys of a scope, or all keys.
 func (c *client) getKeys(ctx context.Context, g *globals, w io.Writer, scope string) error {
 	req := &apiv1.ListKeysRequest{}
 	if scope != "" {
@@ -192,7 +193,7 @@ func (g *globals) keyRow(k *apiv1.KeySet) []string {
 	return []string{k.GetPurpose(), k.GetScope(), k.GetService(), strings.Join(epochs, ","), strings.Join(ages, ","), phase, waits, timeText(k.GetDue())}
 }
 
-// shortAge is an age in its largest units: "3d4h", "2h5m", "40s".
+// shortAge returns an age in its largest units: "3d4h", "2h5m", "40s".
 func shortAge(d time.Duration) string {
 	const day = 24 * time.Hour
 	switch d = max(0, d); {

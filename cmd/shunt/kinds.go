@@ -9,7 +9,7 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// objectName is the name of an object of any kind.
+// objectName returns the name of an object of any kind.
 func objectName(o *apiv1.Object) string {
 	switch kind := o.GetKind().(type) {
 	case *apiv1.Object_Service:
@@ -26,7 +26,7 @@ func objectName(o *apiv1.Object) string {
 	return ""
 }
 
-// The kinds that are stored, as the command line speaks of them: by every spelling that is taken, "service, node, …",
+// The stored kinds as the command line spells them: every accepted spelling, "service, node, …",
 // and "service, node or …".
 var (
 	objectKinds, kindPlurals = spellings()

@@ -10,7 +10,7 @@ import (
 	"github.com/shuntlb/shunt/internal/lab"
 )
 
-// newLab is `shunt lab`.
+// newLab returns the command `shunt lab`.
 func newLab(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "lab",
@@ -30,7 +30,7 @@ func labName(cmd *cobra.Command) *string {
 	return &name
 }
 
-// labNameValue is a flag that takes names of labs and nothing else: they become parts of paths.
+// labNameValue is a flag that accepts only names of labs, because they become parts of paths.
 type labNameValue string
 
 // String implements pflag.Value.
@@ -45,7 +45,7 @@ func (v *labNameValue) Set(s string) error {
 	return lab.CheckName(s)
 }
 
-// labProgress tells each step on stderr.
+// labProgress prints each step on stderr.
 func labProgress(cmd *cobra.Command) func(string) {
 	return func(line string) { fmt.Fprintln(cmd.ErrOrStderr(), line) }
 }
@@ -80,13 +80,13 @@ func newLabUp() *cobra.Command {
 	return cmd
 }
 
-// describeTopology is a topology in one line.
+// describeTopology describes a topology in one line.
 func describeTopology(t lab.Topology) string {
 	return fmt.Sprintf("%d client, %d router (%s), %d muxes, %d hosts with %d virtual machine each, %d manager",
 		t.Clients, t.Routers.Count, t.Routers.Daemon, t.Muxes, t.Hosts.Count, t.Hosts.VMs, t.Managers)
 }
 
-// labTopology reads a topology file, or returns the default without one.
+// labTopology reads a topology file, or returns the default if file is empty.
 func labTopology(file string) (lab.Topology, error) {
 	if file == "" {
 		return lab.DefaultTopology(), nil

@@ -13,7 +13,7 @@ import (
 	"github.com/shuntlb/shunt/internal/lab"
 )
 
-// newLabDemo is `shunt lab demo`.
+// newLabDemo returns the command `shunt lab demo`.
 func newLabDemo() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "demo",
@@ -58,7 +58,8 @@ func newLabDemo() *cobra.Command {
 	return cmd
 }
 
-// printNext tells what can be done with a lab that the demo left up; program is how this one was called.
+// printNext prints commands to try in a lab that the demo left up. program is the path of this
+// program.
 func printNext(w io.Writer, program, name string) {
 	v4, v6 := lab.VIPAddresses(10)
 	fmt.Fprintf(w, `

@@ -11,7 +11,7 @@ import (
 	"github.com/shuntlb/shunt/internal/lab"
 )
 
-// newLabServer is the hidden command that runs in a lab's virtual machines.
+// newLabServer returns the hidden command that runs in a lab's virtual machines.
 func newLabServer() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:    "lab-server",
@@ -24,7 +24,8 @@ func newLabServer() *cobra.Command {
 	return cmd
 }
 
-// newLabServerQUIC is the hidden command that runs in a lab's virtual machines for tests of QUIC.
+// newLabServerQUIC returns the hidden command that runs in a lab's virtual machines for tests of
+// QUIC.
 func newLabServerQUIC() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:    "lab-server-quic",
@@ -45,7 +46,7 @@ func newLabServerQUIC() *cobra.Command {
 	return cmd
 }
 
-// newLabQUIC is the hidden command that runs on a lab's clients for tests of QUIC.
+// newLabQUIC returns the hidden command that runs on a lab's clients for tests of QUIC.
 func newLabQUIC() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:    "lab-quic ADDRESS:PORT",
@@ -72,7 +73,7 @@ func newLabQUIC() *cobra.Command {
 	return cmd
 }
 
-// newLabLoad is the hidden command that runs on a lab's clients.
+// newLabLoad returns the hidden command that runs on a lab's clients.
 func newLabLoad() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:    "lab-load ADDRESS:PORT…",

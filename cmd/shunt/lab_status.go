@@ -12,7 +12,7 @@ import (
 	"github.com/shuntlb/shunt/internal/lab"
 )
 
-// newLabStatus is `shunt lab status`.
+// newLabStatus returns the command `shunt lab status`.
 func newLabStatus(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// Wrong use is told before anything is built.
+// Wrong usage is reported before anything is built.
 func TestLabRefuses(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "lab.yaml")
 	if err := os.WriteFile(file, []byte("name: x\nmuxes: 99\n"), 0o600); err != nil {

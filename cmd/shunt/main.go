@@ -1,4 +1,4 @@
-// Command shunt is the one binary: managers, node agents, command line and lab.
+// Command shunt is the single binary of Shunt: managers, node agents, command line and lab.
 package main
 
 import (

@@ -28,12 +28,12 @@ type managerFlags struct {
 	keys                          keyFlags
 	oidc                          oidcFlags
 	verbose                       bool
-	// single: part of `shunt run`, which needs no next steps.
+	// single means that the manager is part of `shunt run`, which prints no next steps.
 	single bool
 	store  storeFlags
 }
 
-// newManager is the command `shunt manager`.
+// newManager returns the command `shunt manager`.
 func newManager() *cobra.Command {
 	var f managerFlags
 	cmd := &cobra.Command{
@@ -130,9 +130,9 @@ func runManager(ctx context.Context, f managerFlags, stderr io.Writer) error {
 	}
 }
 
-// serveManager runs a manager from its start to its end.
+// serveManager runs a manager until it ends.
 func serveManager(ctx context.Context, f managerFlags, log *slog.Logger, stderr io.Writer) error {
-	// The port is taken first: its error is the most common one, and costs nothing.
+	// Listen first, because a port in use is the most common error and costs nothing to find.
 	listener, err := net.Listen("tcp", f.listen)
 	if errors.Is(err, syscall.EADDRINUSE) {
 		return fmt.Errorf("--listen: %s: another process listens there", f.listen)
@@ -198,11 +198,11 @@ func serveManager(ctx context.Context, f managerFlags, log *slog.Logger, stderr 
 			return nil
 		},
 	)
-	log.Info("manager stops") // the error is the command's
+	log.Info("manager stops") // the command returns the error
 	return err
 }
 
-// greet tells an operator what to do after the first start.
+// greet prints the operator's next steps after the first start.
 func greet(w io.Writer, dir *manager.DataDir) {
 	fmt.Fprintf(w, `
 This is the first start. The administrator's client configuration, good for everything, is

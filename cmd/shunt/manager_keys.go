@@ -8,10 +8,10 @@ import (
 	"github.com/shuntlb/shunt/internal/manager"
 )
 
-// keyFlags say how long keys of cookies and connection ids live.
+// keyFlags holds the lifetimes of the keys of cookies and connection ids.
 type keyFlags struct{ lifetime, cidLifetime, rest time.Duration }
 
-// minKeyTime is what nodes need to obey a plan.
+// minKeyTime is the time that nodes need to apply a plan.
 const minKeyTime = time.Second
 
 func (k *keyFlags) register(fl *pflag.FlagSet) {

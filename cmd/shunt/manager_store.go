@@ -19,7 +19,8 @@ import (
 	"github.com/shuntlb/shunt/internal/token"
 )
 
-// storeFlags say where a manager's state is: in a member of its own, or in an etcd that others run.
+// storeFlags select where a manager's state is: in an etcd member of its own, or in an external
+// etcd.
 type storeFlags struct {
 	peer            string
 	join, tokenFile string
@@ -35,7 +36,7 @@ func (f *storeFlags) register(fl *pflag.FlagSet) {
 	f.registerOutside(fl)
 }
 
-// registerOutside adds the flags of an etcd that others run.
+// registerOutside adds the flags of an external etcd.
 func (f *storeFlags) registerOutside(fl *pflag.FlagSet) {
 	fl.StringSliceVar(&f.outside.Endpoints, "etcd-endpoints", nil, "`URLs` of an etcd to keep the state in, instead of an own one")
 	fl.StringVar(&f.outside.CA, "etcd-ca", "", "`file` with the CA of that etcd (default: the system's)")
@@ -45,7 +46,8 @@ func (f *storeFlags) registerOutside(fl *pflag.FlagSet) {
 	fl.StringVar(&f.outside.Prefix, "etcd-prefix", "", "what stands before every key in it, such as /site1; everything else there is left alone")
 }
 
-// memberName is what managers of one store may be called; it is in their certificates.
+// memberName matches the allowed names of managers that share a store. The name is in their
+// certificates.
 var memberName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
 func (f *storeFlags) check(name string) error {
@@ -130,7 +132,7 @@ func (f *storeFlags) checkOutside() error {
 	return nil
 }
 
-// advertise is where the API is reached when only the peer address says on which of the machine's addresses.
+// advertise returns the address of the API if only the peer address has the machine's address.
 func (f *storeFlags) advertise(listen string) string {
 	host, port, err := net.SplitHostPort(listen)
 	if err != nil || f.peer == "" {
@@ -146,7 +148,7 @@ func (f *storeFlags) advertise(listen string) string {
 	return net.JoinHostPort(peer, port)
 }
 
-// openStore is a store that is ready, with its members when it has its own.
+// openStore is a store that is ready. cluster is set if the manager runs its own members.
 type openStore struct {
 	store.Store
 	cluster store.Cluster
@@ -179,7 +181,8 @@ func (f *storeFlags) open(ctx context.Context, o manager.Options, log *slog.Logg
 	return openStore{m, m}, nil
 }
 
-// joined makes the data directory one of the cluster, unless it is; it returns the members of the store.
+// joined makes the data directory one of the cluster unless it is already, and returns the members
+// of the store.
 func (f *storeFlags) joined(ctx context.Context, o manager.Options) ([]string, error) {
 	if f.join == "" {
 		return nil, nil

@@ -18,10 +18,10 @@ import (
 	"github.com/shuntlb/shunt/internal/manager"
 )
 
-// commandVariable makes the test binary be shunt itself: its arguments, separated by newlines.
+// commandVariable makes the test binary run as shunt with these arguments, separated by newlines.
 const commandVariable = "SHUNT_TEST_COMMAND"
 
-// schemaVariable makes it a build that works with a later schema of the store than this one does.
+// schemaVariable makes the test binary a build that supports a newer store schema than this one.
 const schemaVariable = "SHUNT_TEST_SCHEMA"
 
 func init() {
@@ -33,14 +33,14 @@ func init() {
 	}
 }
 
-// managerProcess is `shunt manager` as a process of its own.
+// managerProcess is `shunt manager` as a separate process.
 type managerProcess struct {
 	t          *testing.T
 	name       string
 	data, addr string
-	// args are further ones.
+	// args are additional arguments.
 	args []string
-	// schema is the newest that its build works with; empty: this one's.
+	// schema is the newest schema that its build supports. Empty means this build's.
 	schema string
 	cmd    *exec.Cmd
 	stderr *bufio.Reader
@@ -48,7 +48,8 @@ type managerProcess struct {
 
 func newManagerProcess(t *testing.T) *managerProcess {
 	t.Helper()
-	// An address of this process alone: outgoing connections leave from 127.0.0.1 and cannot take its ports.
+	// Use a loopback address of this process alone, because outgoing connections leave from
+	// 127.0.0.1 and cannot take its ports.
 	l, err := net.Listen("tcp", fmt.Sprintf("127.78.%d.%d:0", os.Getpid()>>8&255, os.Getpid()&255))
 	if err != nil {
 		t.Fatal(err)
@@ -57,7 +58,7 @@ func newManagerProcess(t *testing.T) *managerProcess {
 	return &managerProcess{t: t, name: "m1", data: filepath.Join(t.TempDir(), "data"), addr: l.Addr().String()}
 }
 
-// start returns when the manager is up, with the line that says so.
+// start returns when the manager is up, with the log line that reports it.
 func (p *managerProcess) start() string {
 	p.t.Helper()
 	p.launch()
@@ -91,7 +92,7 @@ func (p *managerProcess) launch() {
 	p.stderr = bufio.NewReader(pipe)
 }
 
-// end sends the signal and returns what the manager still said, and its exit code.
+// end sends the signal and returns the rest of the manager's log, and its exit code.
 func (p *managerProcess) end(sig os.Signal) (string, int) {
 	p.cmd.Process.Signal(sig)
 	var rest bytes.Buffer
@@ -107,10 +108,12 @@ func (p *managerProcess) shunt(stdin string, args ...string) (string, int) {
 	return out.String() + err.String(), code
 }
 
-// transient are words of answers that a busy machine may give to any call while managers come and go: who hears them asks again.
+// transient are texts of errors that a busy machine may return to any call while managers stop and
+// start. The caller retries.
 var transient = []string{manager.NoLeader, "may have been made or not", "broke before it answered", "cannot be reached", "can be reached", "no answer within"}
 
-// patiently runs a command line, which may be done twice, until its answer is not transient. The last one is returned when that takes too long.
+// patiently runs a command line that may be repeated, until its error is not transient. After a
+// timeout it returns the last one.
 func patiently(command func() (string, int)) (out string, code int) {
 	for deadline := time.Now().Add(time.Minute); ; {
 		out, code = command()
@@ -146,7 +149,8 @@ endpoints:
 `, i, i/250, 1+i%250)
 }
 
-// epochOf reads the line that says that a manager is up. A disk that is slow for long may cost further epochs.
+// epochOf returns the epoch from the log line that reports that a manager is up. A disk that is
+// slow for long may cost further epochs.
 func epochOf(t *testing.T, line string) int {
 	t.Helper()
 	_, rest, _ := strings.Cut(line, "epoch=")
@@ -157,7 +161,8 @@ func epochOf(t *testing.T, line string) int {
 	return n
 }
 
-// TestManagerLosesNothing kills the manager in the middle of writes, again and again: what was acknowledged is there.
+// TestManagerLosesNothing kills the manager during writes, repeatedly, and checks that every
+// acknowledged write is present.
 func TestManagerLosesNothing(t *testing.T) {
 	p := newManagerProcess(t)
 	epoch := epochOf(t, p.start())

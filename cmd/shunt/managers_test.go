@@ -13,11 +13,12 @@ import (
 	"testing"
 )
 
-// newPeer is a manager with a peer address that is not started yet.
+// newPeer returns a manager with a peer address. It is not started yet.
 func newPeer(t *testing.T, name string) *managerProcess {
 	t.Helper()
 	p := newManagerProcess(t)
-	// Not one that the kernel gives to others: it is taken only when the manager starts, more than once.
+	// Choose a port outside the kernel's ephemeral range, because the manager binds it only at its
+	// start, more than once.
 	for {
 		l, err := net.Listen("tcp", fmt.Sprintf("%s:%d", strings.Split(p.addr, ":")[0], 20000+rand.IntN(10000)))
 		if errors.Is(err, syscall.EADDRINUSE) {
@@ -32,7 +33,7 @@ func newPeer(t *testing.T, name string) *managerProcess {
 	}
 }
 
-// join starts p as a further manager of the cluster of the others.
+// join starts p as an additional manager of the cluster of the others.
 func (p *managerProcess) join(of *managerProcess) {
 	p.t.Helper()
 	text := of.must("", "token", "create", "--node", p.name, "--role", "manager")
@@ -46,14 +47,14 @@ func (p *managerProcess) join(of *managerProcess) {
 	p.args = args
 }
 
-// patiently runs a command line against the manager alone.
+// patiently runs a command line against this manager only.
 func (p *managerProcess) patiently(stdin string, args ...string) (string, int) {
 	return patiently(func() (string, int) {
 		return p.shunt(stdin, append(slices.Clone(args), "--server", "https://"+p.addr)...)
 	})
 }
 
-// must runs a command line against the manager that is to succeed.
+// must runs a command line against the manager. The command must succeed.
 func (p *managerProcess) must(stdin string, args ...string) string {
 	p.t.Helper()
 	out, code := p.patiently(stdin, args...)
@@ -63,8 +64,8 @@ func (p *managerProcess) must(stdin string, args ...string) string {
 	return out
 }
 
-// TestManagersGrow walks the way of docs/ops/members.md: one manager without a peer address becomes three; one is lost
-// and replaced; most are lost, and one goes on.
+// TestManagersGrow follows docs/ops/members.md: one manager without a peer address becomes three,
+// one is lost and replaced, then the majority is lost and one manager continues.
 func TestManagersGrow(t *testing.T) {
 	m1, m2, m3 := newPeer(t, "m1"), newPeer(t, "m2"), newPeer(t, "m3")
 	args := m1.args
@@ -93,7 +94,7 @@ func TestManagersGrow(t *testing.T) {
 	}
 	m2.must("", "member", "remove", "m1")
 	m2.must(testService(2), "apply", "-f", "-")
-	// Its old data is of no use.
+	// Its old data cannot be reused.
 	m1.launch()
 	if rest, code := m1.end(syscall.Signal(0)); code != exitFailed || !strings.Contains(rest, "join again") {
 		t.Errorf("what was removed starts: exit code %d: %s", code, rest)

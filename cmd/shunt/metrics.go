@@ -17,9 +17,9 @@ import (
 // metricsUsage describes the flag --metrics of the daemons.
 const metricsUsage = "`address:port` to serve Prometheus metrics on, at /metrics, without TLS or authentication: an address of the management network (default: none)"
 
-// metricsFlags say where and what a daemon serves of itself.
+// metricsFlags select the address of a daemon's metrics, and whether it serves profiles.
 type metricsFlags struct {
-	address string // "": nowhere
+	address string // "" means none
 	pprof   bool
 }
 
@@ -28,7 +28,7 @@ func (f *metricsFlags) add(fl *pflag.FlagSet) {
 	fl.BoolVar(&f.pprof, "pprof", false, "serve profiles of this process at /debug/pprof/ of the address of --metrics (go tool pprof)")
 }
 
-// check refuses an address that nothing can listen on, and profiles without one.
+// check refuses an address that cannot be listened on, and profiles without an address.
 func (f *metricsFlags) check() error {
 	if f.address != "" {
 		if err := checkListen("--metrics", f.address); err != nil {
@@ -41,7 +41,7 @@ func (f *metricsFlags) check() error {
 	return nil
 }
 
-// serve answers scrapes until ctx ends; without a listener there is nothing to do until then.
+// serve answers scrapes until ctx ends. Without a listener it only waits.
 func (f *metricsFlags) serve(ctx context.Context, l net.Listener, r *metrics.Registry) error {
 	if l == nil {
 		<-ctx.Done()
@@ -52,8 +52,8 @@ func (f *metricsFlags) serve(ctx context.Context, l net.Listener, r *metrics.Reg
 
 func thisBuild() metrics.Build { return metrics.Build{Version: version, Commit: commit()} }
 
-// countStart returns how often agents of a run directory were started. One that cannot be written, for a full disk, keeps no agent from
-// its work.
+// countStart returns how often agents of a run directory were started. An agent runs even if the
+// count cannot be written, for example because the disk is full.
 func countStart(runDir string, log *slog.Logger) uint64 {
 	starts, err := metrics.CountStart(runDir)
 	if err != nil {

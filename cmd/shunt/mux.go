@@ -45,7 +45,7 @@ const (
 // snatFile in the state directory names the VIPs with SNAT.
 const snatFile = "snat-vips"
 
-// maxSuspectGrace bounds for how long servers that are silent may get traffic.
+// maxSuspectGrace bounds how long unresponsive servers may receive traffic.
 const maxSuspectGrace = time.Hour
 
 type muxFlags struct {
@@ -60,12 +60,12 @@ type muxFlags struct {
 	programs                      programFlags
 	// locks are those of the network namespace and the run directory.
 	locks []*lock.File
-	// created, if not nil, gets the agent before it starts; nil: this process is a daemon of its own, which tells its service
-	// manager how it is.
+	// created, if not nil, gets the agent before it starts. If it is nil, this process is a
+	// separate daemon and notifies its service manager.
 	created func(*mux.Agent)
 }
 
-// newMux is the command `shunt mux`.
+// newMux returns the command `shunt mux`.
 func newMux() *cobra.Command {
 	var f muxFlags
 	var checked string
@@ -111,7 +111,7 @@ then replaces the program in one step. Tables that it cannot read it refuses, an
 	return cmd
 }
 
-// register adds the flags that say how a mux works on its machine.
+// register adds the flags for the mux's operation on its machine.
 func (f *muxFlags) register(cmd *cobra.Command) {
 	fl := cmd.Flags()
 	fl.StringArrayVar(&f.ifaces, "interface", nil, "`device` that packets come in by; may be given several times, a bond stands for its slaves")
@@ -130,7 +130,7 @@ func (f *muxFlags) register(cmd *cobra.Command) {
 	f.sizes.flags(cmd)
 }
 
-// grace is mux.Options.Grace, where 0 is the default.
+// grace returns mux.Options.Grace, where 0 selects the default.
 func (f *muxFlags) grace() time.Duration { return cmp.Or(f.suspectGrace, -1) }
 
 func (f *muxFlags) check() error {
@@ -181,7 +181,7 @@ func (f *muxFlags) check() error {
 	return nil
 }
 
-// stopMux works without an agent too: what it left behind is taken down.
+// stopMux stops the agent. Without an agent it removes the objects that the agent left behind.
 func stopMux(ctx context.Context, f muxFlags, stderr io.Writer) error {
 	err := mux.Ask(ctx, f.run, "stop")
 	if !errors.Is(err, mux.ErrNoAgent) {
@@ -252,14 +252,14 @@ func runMux(ctx context.Context, f muxFlags, stderr io.Writer) error {
 	f.locks = []*lock.File{namespace, own}
 	served, err := serveMux(ctx, f, device, append(indices(arrivals), device.Index), tables, scrapes, log)
 	if err != nil && !served && !before {
-		// Nothing came of it: a token that is refused, for one.
+		// The agent never had a plan, for example because its token was refused.
 		err = errors.Join(err, dataplane.DetachMux(f.bpffs))
 	}
 	return err
 }
 
-// serveMux runs all parts of the agent until ctx ends, one of them fails, or --stop is asked for. served tells that it had
-// a plan; on are the interfaces that packets come by.
+// serveMux runs all parts of the agent until ctx ends, one of them fails, or --stop is requested.
+// served reports whether the agent had a plan. on lists the interfaces that packets arrive on.
 func serveMux(ctx context.Context, f muxFlags, device netdev.Interface, on []int, tables *dataplane.Mux, scrapes net.Listener, log *slog.Logger) (served bool, err error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -340,7 +340,8 @@ func serveMux(ctx context.Context, f muxFlags, device netdev.Interface, on []int
 	return a.Served(), err
 }
 
-// tellMux tells the service manager when the agent obeys a plan, and then that it is alive, until ctx ends.
+// tellMux notifies the service manager when the agent has applied a plan, and then that it is
+// alive, until ctx ends.
 func tellMux(ctx context.Context, a *mux.Agent, log *slog.Logger) error {
 	select {
 	case <-a.Ready():

@@ -11,8 +11,8 @@ import (
 	"github.com/shuntlb/shunt/internal/netdev"
 )
 
-// muxDevices finds the devices behind --interface: the first one as it was named, whose addresses the mux has, and all
-// that packets arrive by, which of a bond are its slaves.
+// muxDevices finds the devices of --interface: the first device as named, whose addresses the mux
+// has, and all devices that packets arrive on. A bond's are its slaves.
 func muxDevices(names []string) (first netdev.Interface, arrivals []netdev.Interface, err error) {
 	for i, name := range names {
 		device, err := netdev.FindInterface(name)
@@ -37,7 +37,7 @@ func muxDevices(names []string) (first netdev.Interface, arrivals []netdev.Inter
 	return first, arrivals, nil
 }
 
-// indices are the interfaces' numbers.
+// indices returns the interfaces' indices.
 func indices(devices []netdev.Interface) []int {
 	out := make([]int, len(devices))
 	for i, d := range devices {
@@ -46,8 +46,8 @@ func indices(devices []netdev.Interface) []int {
 	return out
 }
 
-// tend looks after the interfaces of these names, which may have become others. It does without further ones that are
-// gone, and says so.
+// tend attaches the programs to the interfaces of these names, which may have been recreated. It
+// skips missing interfaces other than the first, and returns an error for them.
 func tend(names []string, tables *dataplane.Mux) (string, error) {
 	var all []int
 	var gone error
@@ -65,7 +65,8 @@ func tend(names []string, tables *dataplane.Mux) (string, error) {
 	return mended, errors.Join(err, gone)
 }
 
-// carriers turns what is told of several interfaces into whether any has a carrier.
+// carriers combines the carrier states of several interfaces: changed reports whether any has a
+// carrier.
 type carriers struct {
 	changed func(up bool)
 
@@ -88,7 +89,7 @@ func (c *carriers) tell(name string, up bool) {
 func watchCarriers(ctx context.Context, cancel func(), names []string, changed func(up bool)) error {
 	c := &carriers{changed: changed, up: map[string]bool{}}
 	for _, name := range names {
-		c.up[name] = true // until it is told otherwise, which is at once
+		c.up[name] = true // until the first report, which is immediate
 	}
 	var parts []func() error
 	for _, name := range names {

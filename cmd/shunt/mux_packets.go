@@ -12,10 +12,10 @@ import (
 	"github.com/shuntlb/shunt/internal/probe/packet"
 )
 
-// muxPackets lets checks be made by packets, whose answers the mux's program takes.
+// muxPackets sends health checks as packets, whose replies the mux's program receives.
 type muxPackets struct {
 	tables *dataplane.Mux
-	// devices are the interfaces that the program is on, addresses the mux's own.
+	// devices are the interfaces with the program. addresses are the mux's own.
 	devices   []int
 	addresses []netip.Addr
 	hops      *netdev.NextHops
@@ -27,7 +27,7 @@ func newMuxPackets(tables *dataplane.Mux, devices []int, addresses []netip.Addr,
 	return &muxPackets{tables: tables, devices: devices, addresses: addresses, hops: netdev.NewNextHops(), log: log}
 }
 
-// open makes the asker, once.
+// open makes the engine, once.
 func (p *muxPackets) open(answered func([]probe.Answer)) (probe.Asker, error) {
 	probes, err := p.tables.Probes()
 	if err != nil {
@@ -49,7 +49,7 @@ func (p *muxPackets) open(answered func([]probe.Answer)) (probe.Asker, error) {
 	return p.asker, nil
 }
 
-// local is an address of the mux of a family; the zero address: it has none.
+// local returns the mux's address of a family, or the zero address if it has none.
 func (p *muxPackets) local(is4 bool) netip.Addr {
 	for _, a := range p.addresses {
 		if a.Is4() == is4 {
@@ -59,5 +59,5 @@ func (p *muxPackets) local(is4 bool) netip.Addr {
 	return netip.Addr{}
 }
 
-// run follows the ways to servers until ctx ends.
+// run follows the next hops to servers until ctx ends.
 func (p *muxPackets) run(ctx context.Context) error { return p.hops.Follow(ctx, p.asker.HopsChanged) }

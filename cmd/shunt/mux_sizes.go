@@ -8,13 +8,13 @@ import (
 	"github.com/shuntlb/shunt/internal/dataplane"
 )
 
-// slotsPerRingWord is how many slots of rings a word of their table holds.
+// slotsPerRingWord is the number of ring slots in a word of the ring table.
 const slotsPerRingWord = 4
 
-// muxSizes are the sizes of a mux's tables as flags give them; 0 is the default.
+// muxSizes holds the sizes of a mux's tables as flags set them. 0 means the default.
 type muxSizes struct{ flows, endpoints, members, backends, ringSlots, snatVIPs, quic, nat, connections, probes uint64 }
 
-// flags defines them.
+// flags adds the flags.
 func (s *muxSizes) flags(cmd *cobra.Command) {
 	fl := cmd.Flags()
 	d := dataplane.DefaultMuxLimits
@@ -30,7 +30,7 @@ func (s *muxSizes) flags(cmd *cobra.Command) {
 	fl.Uint64Var(&s.probes, "max-probes", uint64(d.Probes), maxProbesUsage)
 }
 
-// maxProbesUsage is the same for muxes and hosts.
+// maxProbesUsage is the help text for muxes and hosts.
 const maxProbesUsage = "room for health checks made by packets, a multiple of 64: 152 bytes each; sockets make the others"
 
 // checkMaxProbes refuses a --max-probes that no table can have.
@@ -70,7 +70,7 @@ func (s *muxSizes) check() error {
 	return checkMaxProbes(s.probes)
 }
 
-// limits are the sizes in the data plane's words.
+// limits converts the sizes to the data plane's limits.
 func (s *muxSizes) limits() dataplane.MuxLimits {
 	return dataplane.MuxLimits{
 		Flows: uint32(s.flows), Endpoints: uint32(s.endpoints), Members: uint32(s.members), Backends: uint32(s.backends),

@@ -50,7 +50,7 @@ func TestMuxRefusesWrongStarts(t *testing.T) {
 	}
 }
 
-// TestMuxWithoutTokenLeavesNothing: a mux that could not join takes its program along.
+// TestMuxWithoutTokenLeavesNothing checks that a mux that could not join detaches its program.
 func TestMuxWithoutTokenLeavesNothing(t *testing.T) {
 	name := fmt.Sprintf("cmdmux-%d", os.Getpid())
 	pins := filepath.Join("/sys/fs/bpf", name)
@@ -89,7 +89,8 @@ func TestMuxWithoutTokenLeavesNothing(t *testing.T) {
 	}
 }
 
-// TestSuspectGrace: the agent is told what the flag of either command says; 0 is not its default, but none at all.
+// TestSuspectGrace checks that the agent gets the value of the flag from either command. 0 means no
+// grace, not the default.
 func TestSuspectGrace(t *testing.T) {
 	for line, want := range map[string]time.Duration{
 		"": health.DefaultGrace, "--suspect-grace 30s": 30 * time.Second, "--suspect-grace 0": -1, "--suspect-grace 1h": maxSuspectGrace,
@@ -106,7 +107,7 @@ func TestSuspectGrace(t *testing.T) {
 	}
 }
 
-// TestHostWithoutTokenLeavesNothing: a host that could not join takes its programs along.
+// TestHostWithoutTokenLeavesNothing checks that a host that could not join detaches its programs.
 func TestHostWithoutTokenLeavesNothing(t *testing.T) {
 	name := fmt.Sprintf("cmdhost-%d", os.Getpid())
 	pins := filepath.Join("/sys/fs/bpf", name)

@@ -13,8 +13,8 @@ func registerTokenFile(fl *pflag.FlagSet, file *string) {
 	fl.StringVarP(file, "file", "f", "", "new `file` for the token, with mode 0600 (default: standard output)")
 }
 
-// intoNewFile writes the line that get returns to a new file of mode 0600. The file is there before get is called, so that get is not called in
-// vain, and is removed again after an error.
+// intoNewFile writes the line that get returns to a new file of mode 0600. It creates the file
+// before it calls get, so that no result of get is lost. It removes the file after an error.
 func intoNewFile(file string, get func() (string, error)) (err error) {
 	out, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {

@@ -9,7 +9,8 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// TestNoAgentIsNotHealthy shows a backend that checks call healthy and no host agent serves: every view says so.
+// TestNoAgentIsNotHealthy checks that every view reports a backend that passes its checks but has
+// no host agent.
 func TestNoAgentIsNotHealthy(t *testing.T) {
 	const why = "no agent at 10.20.1.1: no Node of role host has the address"
 	member := func(id uint32, dip string) *apiv1.MemberStatus {
@@ -41,7 +42,8 @@ func TestNoAgentIsNotHealthy(t *testing.T) {
 	}
 }
 
-// TestWarningsOfApply: people get them apart from what changed, programs with it.
+// TestWarningsOfApply checks that warnings are separate from the changes in table output, and in
+// the same message in the other formats.
 func TestWarningsOfApply(t *testing.T) {
 	res := &apiv1.ApplyResponse{Revision: 3, Warnings: []string{"services/web: no agent"}}
 	for format, want := range map[format][2]string{

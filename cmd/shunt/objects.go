@@ -17,7 +17,7 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// domainObject reads an object of the API; nil stays nil.
+// domainObject converts an object of the API. It returns nil for nil.
 func domainObject(o *apiv1.Object) (lb.Object, error) {
 	if o == nil {
 		return nil, nil
@@ -29,7 +29,7 @@ func domainObject(o *apiv1.Object) (lb.Object, error) {
 	return object, nil
 }
 
-// objectYAML is an object of the API in canonical YAML; nothing for nil.
+// objectYAML returns an object of the API in canonical YAML, or "" for nil.
 func objectYAML(o *apiv1.Object) (string, error) {
 	object, err := domainObject(o)
 	if err != nil || object == nil {
@@ -38,7 +38,7 @@ func objectYAML(o *apiv1.Object) (string, error) {
 	return string(lb.Marshal(object)), nil
 }
 
-// fetch reads objects of a kind, in order of name. Without name it reads all.
+// fetch reads objects of a kind, in order of name. It reads all if name is empty.
 func (c *client) fetch(ctx context.Context, kind lb.Kind, name string) ([]*apiv1.Object, error) {
 	response, err := c.Get(ctx, connect.NewRequest(&apiv1.GetRequest{Kind: string(kind), Name: name}))
 	if err != nil {
@@ -52,7 +52,8 @@ func (c *client) fetch(ctx context.Context, kind lb.Kind, name string) ([]*apiv1
 	return objects, nil
 }
 
-// rawJSON is a message in the JSON of protobuf, every field present. protojson varies its white space on purpose.
+// rawJSON returns a message in protobuf JSON, with every field present. protojson varies its white
+// space on purpose.
 func rawJSON(m proto.Message) (json.RawMessage, error) {
 	text, err := protojson.MarshalOptions{EmitUnpopulated: true}.Marshal(m)
 	if err != nil {
@@ -65,7 +66,7 @@ func rawJSON(m proto.Message) (json.RawMessage, error) {
 	return compact.Bytes(), nil
 }
 
-// rawJSONs is rawJSON of a list.
+// rawJSONs applies rawJSON to a list.
 func rawJSONs[M proto.Message](list []M) ([]json.RawMessage, error) {
 	out := make([]json.RawMessage, len(list))
 	for i, m := range list {

@@ -12,7 +12,7 @@ import (
 	"github.com/shuntlb/shunt/internal/oidc"
 )
 
-// oidcFlags are those of the OpenID Connect provider whose ID tokens the manager takes.
+// oidcFlags holds the flags of the OpenID Connect provider whose ID tokens the manager accepts.
 type oidcFlags struct {
 	issuer, client, claim, ca string
 	roles                     []string
@@ -26,7 +26,7 @@ func (f *oidcFlags) register(fl *pflag.FlagSet) {
 	fl.StringVar(&f.ca, "oidc-ca", "", "`file` with the CA of the provider's certificate (default: the system's)")
 }
 
-// check refuses what cannot be, and flags without the issuer that they are about.
+// check refuses invalid values, and flags of the provider without --oidc-issuer.
 func (f *oidcFlags) check() error {
 	for _, s := range f.roles {
 		if _, err := oidc.ParseRole(s); err != nil {
@@ -55,7 +55,7 @@ func (f *oidcFlags) check() error {
 	return nil
 }
 
-// verifier is nil without an issuer; check has passed.
+// verifier returns the verifier, or nil without an issuer. check has passed.
 func (f *oidcFlags) verifier(log *slog.Logger) (*oidc.Verifier, error) {
 	if f.issuer == "" {
 		return nil, nil

@@ -38,7 +38,8 @@ func newDexProcess(t *testing.T) *dexProcess {
 	return d
 }
 
-// start runs it at the address of its last run, with new signing keys, and with ID tokens of the lifetime.
+// start runs the provider at the address of its last run, with new signing keys. lifetime is that
+// of ID tokens.
 func (d *dexProcess) start(lifetime time.Duration) {
 	d.t.Helper()
 	if d.cmd != nil {
@@ -65,7 +66,7 @@ func (d *dexProcess) start(lifetime time.Duration) {
 	d.listen = strings.TrimPrefix(d.issuer, "https://")
 }
 
-// idToken logs a person in at a client of the provider.
+// idToken logs a user in at a client of the provider and returns the ID token.
 func (d *dexProcess) idToken(client, person string) string {
 	d.t.Helper()
 	text, err := os.ReadFile(d.ca)
@@ -96,8 +97,9 @@ func (d *dexProcess) idToken(client, person string) string {
 	return answer.IDToken
 }
 
-// TestPeopleOfAProvider: `shunt manager` takes ID tokens of a real provider, with the roles of their groups. Others are
-// refused, the audit log says why, and nothing of any token stands in it, in the log or in what a caller hears.
+// TestPeopleOfAProvider checks that `shunt manager` accepts ID tokens of a real provider, with the
+// roles of their groups. Other tokens are refused, and the audit log has the reason. No part of a
+// token appears in the audit log, the log or an error to a caller.
 func TestPeopleOfAProvider(t *testing.T) {
 	d, p := newDexProcess(t), newManagerProcess(t)
 	d.start(time.Hour)
@@ -108,7 +110,7 @@ func TestPeopleOfAProvider(t *testing.T) {
 
 	var tokens []string
 	var heard strings.Builder
-	// as runs a command line as somebody whose configuration names a file with a token.
+	// as runs a command line as a user whose configuration names a token file.
 	as := func(token string, args ...string) (string, int) {
 		t.Helper()
 		tokens = append(tokens, token)
@@ -150,7 +152,8 @@ func TestPeopleOfAProvider(t *testing.T) {
 	d.start(-10 * time.Minute)
 	late := d.idToken("shunt", "bob")
 	refused("expired", late, bad, "get", "services")
-	// The manager asks for keys at most once a second: until it has the new ones the token is of no key that it knows.
+	// The manager requests keys at most once a second. Until it has the new ones, the token's key
+	// is unknown.
 	for tries := 0; !strings.Contains(p.must("", "audit", "--refused", "-o", "json"), "token is expired"); tries++ {
 		if tries == 300 {
 			t.Fatal("no token has expired for the audit log")

@@ -7,7 +7,8 @@ import (
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 )
 
-// ownersComment lists, as comments of a YAML document, the fields that others than files own.
+// ownersComment lists, as comments of a YAML document, the fields that sources other than files
+// own.
 func ownersComment(o *apiv1.Object) string {
 	var out strings.Builder
 	for _, own := range o.GetOwners() {
@@ -21,7 +22,7 @@ func ownersComment(o *apiv1.Object) string {
 	return out.String()
 }
 
-// owners writes which fields others than files own.
+// owners writes the fields that sources other than files own.
 func (d *description) owners() {
 	rows := [][]string{{"OWNER", "FIELD"}}
 	for _, own := range d.stored.GetOwners() {

@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// TestStopWithoutPins: --stop of both daemons succeeds where nothing is pinned, and says that there was nothing.
+// TestStopWithoutPins checks that --stop of both daemons succeeds if nothing is pinned, and reports
+// that.
 func TestStopWithoutPins(t *testing.T) {
 	for _, role := range []string{"host", "mux"} {
 		dir := t.TempDir()

@@ -9,7 +9,8 @@ import (
 	"github.com/shuntlb/shunt/internal/probe/worker"
 )
 
-// programFlags say what external checks may do on a node.
+// programFlags configure external checks on a node: the directory of their programs and the user
+// that runs them.
 type programFlags struct {
 	directory, user string
 }

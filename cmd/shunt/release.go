@@ -11,7 +11,7 @@ import (
 	"github.com/shuntlb/shunt/internal/snat"
 )
 
-// releaseFlags are those of release.
+// releaseFlags holds the flags of release.
 type releaseFlags struct {
 	// keep is how many ports each server may keep.
 	keep  uint32
@@ -57,7 +57,7 @@ func newRelease(g *globals) *cobra.Command {
 	return cmd
 }
 
-// printReleased prints who gives back how many ports.
+// printReleased prints how many ports each server gives back.
 func printReleased(g *globals, cmd *cobra.Command, released []*apiv1.ReleasedSNAT) error {
 	if g.format != formatTable {
 		texts, err := rawJSONs(released)

@@ -19,10 +19,10 @@ import (
 	"github.com/shuntlb/shunt/internal/store/etcd"
 )
 
-// restoreFlags are those of `shunt restore`.
+// restoreFlags holds the flags of `shunt restore`.
 type restoreFlags struct {
 	data, name string
-	// newCA: the data directory gets another CA than the backup's, and other secrets of managers.
+	// newCA gives the data directory a new CA and new secrets of managers instead of the backup's.
 	newCA  bool
 	unlock unlockFlags
 	store  storeFlags
@@ -77,7 +77,7 @@ func newRestore(g *globals) *cobra.Command {
 	return cmd
 }
 
-// restored is what is told of a restore.
+// restored is the printed summary of a restore.
 type restored struct {
 	backupFile
 	Data          string `json:"data"`
@@ -129,11 +129,11 @@ func (f *restoreFlags) open(ctx context.Context, dir *manager.DataDir) (store.St
 		f.store.outside.Log = slog.New(slog.DiscardHandler)
 		return etcd.OpenOutside(ctx, f.store.outside)
 	}
-	// It listens nowhere; the first start with --peer tells the cluster of one its address.
+	// It listens nowhere. The first start with --peer adds its address to the cluster of one.
 	return etcd.Open(ctx, etcd.Options{Dir: dir.Etcd(), Name: f.name})
 }
 
-// told says what comes next.
+// told prints the next steps.
 func (f *restoreFlags) told(w io.Writer, h backup.Header, epoch int64) {
 	where := ""
 	if len(f.store.outside.Endpoints) > 0 {

@@ -10,7 +10,8 @@ import (
 	"github.com/shuntlb/shunt/internal/store/etcd/etcdtest"
 )
 
-// saved is a backup, unencrypted, of a manager alone with the service s1, which has ended.
+// saved returns an unencrypted backup of a single manager with the service s1. The manager has
+// ended.
 func saved(t *testing.T) string {
 	t.Helper()
 	p := newManagerProcess(t)
@@ -22,7 +23,8 @@ func saved(t *testing.T) string {
 	return file
 }
 
-// TestRestoreOfFive: of one backup comes a cluster of five, which stands the loss of two, and is saved and restored in turn.
+// TestRestoreOfFive restores one backup into a cluster of five, which survives the loss of two and
+// is itself backed up and restored.
 func TestRestoreOfFive(t *testing.T) {
 	file := saved(t)
 	var all []*managerProcess
@@ -47,7 +49,7 @@ func TestRestoreOfFive(t *testing.T) {
 			t.Errorf("%s has: %s", p.name, out)
 		}
 	}
-	// Five members, two of them lost, are one state.
+	// Five members, two of them lost, hold one state.
 	again := filepath.Join(t.TempDir(), "b")
 	all[3].must("", "backup", "-f", again, "--plain")
 	for _, p := range all[2:] {
@@ -66,8 +68,8 @@ func TestRestoreOfFive(t *testing.T) {
 	}
 }
 
-// TestRestoreOutside: into an etcd that others run, where nothing may be below the prefix; managers work with it, and what is of
-// others there stays.
+// TestRestoreOutside restores into an external etcd, where no key may be below the prefix. Managers
+// run with it, and other keys there stay.
 func TestRestoreOutside(t *testing.T) {
 	file, url := saved(t), etcdtest.Serve(t)
 	other := newManagerProcess(t)
@@ -105,9 +107,9 @@ func TestRestoreOutside(t *testing.T) {
 	}
 }
 
-// TestRestoreOutsideFails: an etcd that cannot be reached leaves no data directory.
+// TestRestoreOutsideFails checks that a restore into an unreachable etcd leaves no data directory.
 func TestRestoreOutsideFails(t *testing.T) {
-	t.Parallel() // it waits for an answer
+	t.Parallel() // waits for a timeout
 	data := filepath.Join(t.TempDir(), "data")
 	out, code := commandLine("restore", saved(t), "--data", data, "--name", "m1", "--etcd-endpoints", "http://127.0.0.1:1")
 	if _, err := os.Stat(data); code != exitFailed || !strings.Contains(out, "http://127.0.0.1:1") || !os.IsNotExist(err) {

@@ -13,12 +13,13 @@ import (
 )
 
 const (
-	// leaderPatience is how long a call is repeated while no manager leads: an election takes a few seconds.
+	// leaderPatience is how long a call is repeated while no manager leads, because an election
+	// takes a few seconds.
 	leaderPatience = 10 * time.Second
 	leaderPause    = 250 * time.Millisecond
 )
 
-// reads are the procedures that change nothing and may be done twice.
+// reads are the procedures that change nothing and may be repeated.
 var reads = map[string]bool{
 	shuntv1connect.ManagerGetProcedure:        true,
 	shuntv1connect.ManagerWatchProcedure:      true,
@@ -38,20 +39,22 @@ var reads = map[string]bool{
 
 func isRead(procedure string) bool { return reads[procedure] }
 
-// noLeader tells whether a manager refused a call, before anything was done, because none leads.
+// noLeader reports whether a manager refused a call before it changed anything, because no manager
+// leads.
 func noLeader(err error) bool {
 	var call *connect.Error
 	return errors.As(err, &call) && call.Code() == connect.CodeUnavailable && connect.IsWireError(err) &&
 		strings.Contains(call.Message(), manager.NoLeader)
 }
 
-// broken tells whether a call lost its connection, or heard that the manager cannot answer now.
+// broken reports whether a call lost its connection, or the manager returned that it is
+// unavailable.
 func broken(err error) bool {
 	return errors.As(err, new(lostAnswer)) || connect.CodeOf(err) == connect.CodeUnavailable && connect.IsWireError(err)
 }
 
-// persist repeats a call while no manager leads, for leaderPatience. A read is also repeated, once at each manager, when its
-// connection broke or when the manager cannot answer.
+// persist repeats a call while no manager leads, for leaderPatience. It also repeats a read, once
+// at each manager, if its connection broke or the manager is unavailable.
 func (s *servers) persist(ctx context.Context, read bool, call func() error) error {
 	deadline := time.Now().Add(leaderPatience)
 	for others := len(s.urls) - 1; ; {
@@ -77,7 +80,7 @@ func (s *servers) persist(ctx context.Context, read bool, call func() error) err
 	}
 }
 
-// unary is the interceptor that persists; streams are their callers' to repeat.
+// unary is an interceptor that applies persist. Streams are repeated by their callers.
 func (s *servers) unary(next connect.UnaryFunc) connect.UnaryFunc {
 	return func(ctx context.Context, req connect.AnyRequest) (res connect.AnyResponse, err error) {
 		err = s.persist(ctx, isRead(req.Spec().Procedure), func() error {

@@ -36,19 +36,20 @@ func usagef(format string, args ...any) error { return usageError{fmt.Errorf(for
 // verboseUsage describes the flag --verbose of commands that load programs.
 const verboseUsage = "log more, and the whole log of the kernel's verifier when it refuses a program"
 
-// errSilent is a failure that has been told already: exit code 1 and no message.
+// errSilent is a failure that has already been reported: exit code 1 and no message.
 var errSilent = errors.New("failed")
 
-// run executes one command line and returns the exit code. Every line of an error begins with the command.
+// run executes one command line and returns the exit code. Every line of an error begins with the
+// command.
 func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	return runAt(time.Now, args, stdin, stdout, stderr)
 }
 
-// runAt runs it by the clock that now is.
+// runAt is run with the clock now.
 func runAt(now func() time.Time, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	// The second signal ends the process at once, whatever it is at.
+	// A second signal ends the process immediately.
 	context.AfterFunc(ctx, stop)
 	root := newRootAt(now)
 	root.SetArgs(args)
@@ -74,10 +75,10 @@ func runAt(now func() time.Time, args []string, stdin io.Reader, stdout, stderr 
 	return exitFailed
 }
 
-// newRoot builds the command tree afresh, so that tests can run commands side by side.
+// newRoot builds a new command tree, so that tests can run commands in parallel.
 func newRoot() *cobra.Command { return newRootAt(time.Now) }
 
-// newRootAt builds it for the clock that now is.
+// newRootAt is newRoot with the clock now.
 func newRootAt(now func() time.Time) *cobra.Command {
 	g := &globals{format: formatTable, now: now}
 	root := &cobra.Command{
@@ -89,7 +90,8 @@ func newRootAt(now func() time.Time) *cobra.Command {
 		Version:       version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		// Runs after the arguments were checked, before cobra checks flags with errors of its own kind.
+		// Runs after the arguments were checked, before cobra checks flags with errors of its own
+		// kind.
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
 			g.note = func(text string) { fmt.Fprintf(cmd.ErrOrStderr(), "%s: %s\n", cmd.CommandPath(), text) }
 			if err := cmd.ValidateRequiredFlags(); err != nil {
@@ -141,7 +143,8 @@ func newRootAt(now func() time.Time) *cobra.Command {
 	return root
 }
 
-// checkArguments makes wrong arguments of every command a usageError, missing subcommands too.
+// checkArguments makes wrong arguments of every command a usageError, including missing
+// subcommands.
 func checkArguments(cmd *cobra.Command) {
 	for _, child := range cmd.Commands() {
 		checkArguments(child)
@@ -165,7 +168,7 @@ func checkArguments(cmd *cobra.Command) {
 	}
 }
 
-// needs wants one argument for each of names.
+// needs requires one argument for each of names.
 func needs(names ...string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		switch {
@@ -178,7 +181,7 @@ func needs(names ...string) cobra.PositionalArgs {
 	}
 }
 
-// helpTopic refuses help on what is no command.
+// helpTopic refuses help on an unknown command.
 func helpTopic(cmd *cobra.Command, args []string) error {
 	_, rest, err := cmd.Root().Find(args)
 	if err != nil || len(rest) > 0 {
@@ -187,7 +190,7 @@ func helpTopic(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// commandNames are those of the commands below cmd that help shows.
+// commandNames returns the names of the commands below cmd that help shows.
 func commandNames(cmd *cobra.Command) (names []string) {
 	for _, child := range cmd.Commands() {
 		if child.IsAvailableCommand() {
@@ -197,7 +200,7 @@ func commandNames(cmd *cobra.Command) (names []string) {
 	return names
 }
 
-// subcommand refuses a group of commands without a known one. The bare root prints its help.
+// subcommand refuses a group of commands without a known subcommand. The bare root prints its help.
 func subcommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 && !cmd.HasParent() {
 		return nil

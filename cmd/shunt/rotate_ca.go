@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	// caPoll is the time between two looks at a replacement of the CA.
+	// caPoll is the poll interval of a CA replacement.
 	caPoll = 300 * time.Millisecond
 	// caTimeout is how long the command waits for one phase by default.
 	caTimeout = 10 * time.Minute
@@ -33,7 +33,7 @@ const (
 	caDone  = "done"
 )
 
-// caFlags are those of shunt rotate ca.
+// caFlags holds the flags of shunt rotate ca.
 type caFlags struct {
 	without              []string
 	yes, status, keepOld bool
@@ -104,11 +104,11 @@ type caRotation struct {
 	out   io.Writer
 	// printed is the last line of progress.
 	printed string
-	// newCertificate: the client configuration has a certificate of the new CA.
+	// newCertificate means that the client configuration has a certificate of the new CA.
 	newCertificate bool
 }
 
-// run begins a replacement, or goes on with the one under way, until it is done.
+// run starts a replacement, or resumes the one under way, until it is done.
 func (r *caRotation) run(ctx context.Context) (*apiv1.RotateCAResponse, error) {
 	if err := r.writable(); err != nil {
 		return nil, err
@@ -149,7 +149,8 @@ func (r *caRotation) run(ctx context.Context) (*apiv1.RotateCAResponse, error) {
 	}
 }
 
-// retryable reports whether a call failed in a way that passes: managers start anew, one after the other.
+// retryable reports whether a call failed temporarily, because managers restart one after the
+// other.
 func retryable(err *connect.Error) bool {
 	switch err.Code() {
 	case connect.CodeUnavailable, connect.CodeAborted, connect.CodeDeadlineExceeded, connect.CodeUnknown, connect.CodeInternal, connect.CodeCanceled:
@@ -163,7 +164,7 @@ func otherCA(err error) bool {
 	return errors.As(err, new(x509.UnknownAuthorityError)) || strings.Contains(err.Error(), "remote error: tls: ")
 }
 
-// ask calls RotateCA with the client configuration as it is now.
+// ask calls RotateCA with the current client configuration.
 func (r *caRotation) ask(ctx context.Context, req *apiv1.RotateCARequest) (res *apiv1.RotateCAResponse, err error) {
 	c, err := r.g.connect()
 	if err != nil {
@@ -182,7 +183,8 @@ func (r *caRotation) ask(ctx context.Context, req *apiv1.RotateCARequest) (res *
 	return answer.Msg, nil
 }
 
-// next stores what the caller needs for the phase that comes, and returns the request that allows it.
+// next stores the CA and certificate that the caller needs for the next phase, and returns the
+// request that allows it.
 func (r *caRotation) next(ctx context.Context, res *apiv1.RotateCAResponse) (*apiv1.RotateCARequest, error) {
 	req := &apiv1.RotateCARequest{}
 	switch res.GetPhase() {
@@ -224,7 +226,8 @@ func (r *caRotation) printProgress(res *apiv1.RotateCAResponse) {
 	}
 }
 
-// goOn is how to go on from a phase. The last one ends by itself: a call after its end would begin another replacement.
+// goOn returns how to continue from a phase. The last phase ends by itself. A call after its end
+// would start another replacement.
 func goOn(phase string) string {
 	if phase == string(plan.CARetire) {
 		return "the replacement ends by itself: look with shunt rotate ca --status, then run shunt rotate keys --all and shunt rotate ring --all"
@@ -232,7 +235,8 @@ func goOn(phase string) string {
 	return "run shunt rotate ca again to go on"
 }
 
-// late is the error of a phase that took too long: it names who is waited for, and how to go on.
+// late returns the error of a phase that took too long. It names the nodes that are waited for and
+// how to continue.
 func (r *caRotation) late(res *apiv1.RotateCAResponse, err error) error {
 	if res == nil {
 		return fmt.Errorf("no answer for %s: %w; %s", r.flags.timeout, err, goOn(""))
@@ -252,12 +256,12 @@ func (r *caRotation) late(res *apiv1.RotateCAResponse, err error) error {
 	return fmt.Errorf("phase %s takes longer than %s; %s\n%s", res.GetPhase(), r.flags.timeout, goOn(res.GetPhase()), strings.Join(on, "\n"))
 }
 
-// waitTexts are whom a phase waits for, a few of them.
+// waitTexts returns the first few nodes that a phase waits for.
 func waitTexts(res *apiv1.RotateCAResponse) (out []string) {
 	const few = 5
 	for _, w := range res.GetWaits() {
 		if w.GetKind() == "command" {
-			continue // this one
+			continue // this command itself
 		}
 		if len(out) == few {
 			return append(out, fmt.Sprintf("%d more", int(res.GetWaiting())-few))
@@ -301,7 +305,7 @@ func (r *caRotation) rotateKeys(ctx context.Context) error {
 	return nil
 }
 
-// caRecord is the output of shunt rotate ca in other formats than a table.
+// caRecord is the output of shunt rotate ca in formats other than a table.
 type caRecord struct {
 	Phase   string         `json:"phase"`
 	Began   string         `json:"began,omitempty"`

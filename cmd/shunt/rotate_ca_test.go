@@ -13,7 +13,7 @@ import (
 	"github.com/shuntlb/shunt/internal/pki"
 )
 
-// adminCopy is a client configuration of one's own, with the addresses of managers.
+// adminCopy returns a copy of an admin's client configuration with the addresses of managers.
 func adminCopy(t *testing.T, of *managerProcess, managers ...*managerProcess) string {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join(of.data, "admin.yaml"))
@@ -41,7 +41,8 @@ func commandOf(config string, args ...string) (string, int) {
 	return out.String() + err.String(), code
 }
 
-// formerPairs are certificates of the former CA: that of a manager, and others that who has its data directory makes.
+// formerPairs returns certificates of the previous CA: a manager's own, and others that an attacker
+// with its data directory can make.
 func formerPairs(t *testing.T, data string) map[string]tls.Certificate {
 	t.Helper()
 	ca, pairs := caOf(t, data), map[string]tls.Certificate{"a manager's own": pairOf(t, data)}
@@ -57,8 +58,9 @@ func formerPairs(t *testing.T, data string) map[string]tls.Certificate {
 	return pairs
 }
 
-// TestRotateCA replaces the CA of two managers while they are up. In the middle of it the leader is killed, and the command is run again. Afterwards
-// what the former CA signed, and tokens of before, open nothing, at the API and at the store's peer address.
+// TestRotateCA replaces the CA of two running managers. Midway the leader is killed and the command
+// is run again. Afterwards neither certificates of the previous CA nor old tokens open a connection
+// to the API or to the store's peer address.
 func TestRotateCA(t *testing.T) {
 	m1, m2, m3 := newPeer(t, "m1"), newPeer(t, "m2"), newPeer(t, "m3")
 	m1.start()
@@ -88,7 +90,7 @@ func TestRotateCA(t *testing.T) {
 		out, code := commandOf(config, "rotate", "ca", "--without", "host1", "--yes")
 		done <- result{out, code}
 	}()
-	// The leader dies while managers come to accept both CAs, and comes back.
+	// The leader dies while managers begin to accept both CAs, and restarts.
 	for {
 		if out, _ := commandOf(config, "rotate", "ca", "--status"); strings.Contains(out, "phase trust") {
 			break
@@ -130,7 +132,7 @@ func TestRotateCA(t *testing.T) {
 	if out, _ := patiently(func() (string, int) { return commandOf(config, "access", "list") }); strings.Contains(out, "robot") {
 		t.Errorf("access of before: %s", out)
 	}
-	// The store is sealed with the new secret: all start from their files again.
+	// The store is sealed with the new secret: all managers restart from their files.
 	for _, m := range []*managerProcess{m1, m2, m3} {
 		m.end(syscall.SIGKILL)
 		m.start()

@@ -6,7 +6,7 @@ import (
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 )
 
-// advertises tells whether a connected mux advertises the route of a VIP.
+// advertises reports whether a connected mux advertises the route of a VIP.
 func advertises(mux *apiv1.NodeStatus, vip string) bool {
 	if !mux.GetConnected() {
 		return false
@@ -19,7 +19,7 @@ func advertises(mux *apiv1.NodeStatus, vip string) bool {
 	return false
 }
 
-// isRoute tells whether prefix is that of the VIP alone.
+// isRoute reports whether prefix is the host route of the VIP.
 func isRoute(prefix, vip string) bool {
 	p, err := netip.ParsePrefix(prefix)
 	return err == nil && p.IsSingleIP() && p.Addr().String() == vip

@@ -33,16 +33,16 @@ import (
 	"github.com/shuntlb/shunt/internal/single"
 )
 
-// fileSource owns what `shunt run` takes from its file.
+// fileSource owns the fields that `shunt run` reads from its file.
 const fileSource = "file"
 
-// Bounds of what a single box waits for itself.
+// Timeouts of a single box.
 const (
-	// answerTimeout is for the manager's first answer: etcd replays its log first.
+	// answerTimeout is for the manager's first response, because etcd replays its log first.
 	answerTimeout = 90 * time.Second
-	// obeyTimeout is for the mux to obey what was applied.
+	// obeyTimeout is for the mux to apply the new revision.
 	obeyTimeout = 30 * time.Second
-	// lookAgain is the pause between two questions.
+	// lookAgain is the poll interval.
 	lookAgain = 100 * time.Millisecond
 )
 
@@ -52,7 +52,7 @@ type runFlags struct {
 	mux     muxFlags
 }
 
-// newRun is the command `shunt run`.
+// newRun returns the command `shunt run`.
 func newRun() *cobra.Command {
 	var f runFlags
 	cmd := &cobra.Command{
@@ -72,7 +72,7 @@ one can become the other.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runSingle(cmd.Context(), f, cmd.ErrOrStderr()) },
 	}
-	// What this command has no flag for is as `shunt manager` has it.
+	// Options without a flag here have the defaults of `shunt manager`.
 	f.manager.register(pflag.NewFlagSet("manager", pflag.ContinueOnError))
 	fl := cmd.Flags()
 	fl.StringVarP(&f.file, "file", "f", "", "YAML file, or directory of .yaml files, with everything that is wanted")
@@ -84,7 +84,7 @@ one can become the other.`,
 	return cmd
 }
 
-// check fills in what follows from other flags.
+// check sets the fields that follow from other flags.
 func (f *runFlags) check() error {
 	if f.file == "" {
 		return usagef(`--file: "": must be a YAML file or a directory of .yaml files`)
@@ -111,11 +111,11 @@ type box struct {
 	f      runFlags
 	log    *slog.Logger
 	client *client
-	// device of the mux, for a Node that the file does not have.
+	// addresses of the mux's device, for a Node that the file does not have.
 	addresses []netip.Addr
 
 	mu sync.Mutex
-	// agent is the mux's, once there is one.
+	// agent is the mux's agent after it was created.
 	agent *mux.Agent
 	ready bool
 }
@@ -134,7 +134,7 @@ func runSingle(ctx context.Context, f runFlags, stderr io.Writer) error {
 		return err
 	}
 	b.addresses = device.Addresses
-	// A wrong file is told before anything is started or made.
+	// Report a wrong file before anything is started or made.
 	if _, _, err := b.read(ctx); err != nil && !used(f.manager.data) {
 		return err
 	}
@@ -159,13 +159,13 @@ func runSingle(ctx context.Context, f runFlags, stderr io.Writer) error {
 	return errors.Join(err, service.Stopping())
 }
 
-// used tells whether a manager worked in the data directory before.
+// used reports whether a manager has run in the data directory.
 func used(data string) bool {
 	_, err := os.Stat(filepath.Join(data, "admin.yaml"))
 	return err == nil
 }
 
-// answers waits until the manager answers and has somebody who leads.
+// answers waits until the manager responds and a leader is elected.
 func (b *box) answers(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
@@ -191,7 +191,7 @@ func (b *box) answers(ctx context.Context) error {
 	}
 }
 
-// mux runs the mux. One that joined before starts at once, from its last plan.
+// mux runs the mux. A mux that joined before starts immediately, from its last plan.
 func (b *box) mux(ctx context.Context, stderr io.Writer) error {
 	if _, err := os.Stat(filepath.Join(b.f.mux.state, "node.pem")); err != nil {
 		if err := b.answers(ctx); err != nil || ctx.Err() != nil {
@@ -221,7 +221,7 @@ func (b *box) invite(ctx context.Context) error {
 	return nil
 }
 
-// follow keeps the manager at the file.
+// follow applies the file to the manager whenever it changes.
 func (b *box) follow(ctx context.Context, reload <-chan os.Signal) error {
 	if err := b.answers(ctx); err != nil || ctx.Err() != nil {
 		return err
@@ -269,14 +269,14 @@ func (b *box) follow(ctx context.Context, reload <-chan os.Signal) error {
 	return err
 }
 
-// tell logs that the service manager could not be told.
+// tell logs an error of notifying the service manager.
 func (b *box) tell(err error) {
 	if err != nil {
 		b.log.Warn("cannot tell the service manager", "error", err)
 	}
 }
 
-// empty tells whether the manager has no service: there is no last good state then.
+// empty reports whether the manager has no service. Then there is no last good state.
 func (b *box) empty(ctx context.Context) (empty, known bool) {
 	res, err := b.client.Get(ctx, connect.NewRequest(&apiv1.GetRequest{Kind: string(lb.KindService)}))
 	return err == nil && len(res.Msg.GetObjects()) == 0, err == nil
@@ -311,8 +311,8 @@ func (b *box) read(ctx context.Context) ([]*apiv1.Object, *documents, error) {
 	return out, docs, nil
 }
 
-// apply makes the manager's objects those of the file and waits until the mux obeys.
-// Objects that the file does not hold any more are deleted when a allows it.
+// apply makes the manager's objects those of the file and waits until the mux has applied them.
+// Objects that the file no longer holds are deleted if a allows it.
 func (b *box) apply(ctx context.Context, a single.Attempt) (string, error) {
 	objects, docs, err := b.read(ctx)
 	if err != nil {
@@ -354,7 +354,7 @@ func (b *box) apply(ctx context.Context, a single.Attempt) (string, error) {
 	return fmt.Sprintf("%d services, revision %d", services, res.Msg.GetRevision()), b.obeyed(ctx, res.Msg.GetRevision())
 }
 
-// emptyFile is the error of a file without objects whose former objects would be deleted.
+// emptyFile is the error of a file without objects whose previous objects would be deleted.
 type emptyFile struct{ name string }
 
 // Error implements error.
@@ -362,7 +362,8 @@ func (e emptyFile) Error() string {
 	return e.name + ": no objects: must hold at least one, or the file must be removed"
 }
 
-// checkDeletions finds out by a dry run what a request deletes, parts of objects too, and returns why it may not.
+// checkDeletions determines by a dry run which objects and parts of objects a request deletes, and
+// returns why it must not.
 func (b *box) checkDeletions(ctx context.Context, a single.Attempt, request *apiv1.ApplyRequest, docs *documents) error {
 	dry := proto.CloneOf(request)
 	dry.DryRun = true
@@ -400,7 +401,8 @@ func (b *box) checkDeletions(ctx context.Context, a single.Attempt, request *api
 	return nil
 }
 
-// loses reports whether a message lacks something of a former version of it: a field, or items of a list. A file that is cut short does so.
+// loses reports whether a message lacks a field or list items of its previous version, as a
+// truncated file does.
 func loses(before, after protoreflect.Message) bool {
 	lost := false
 	before.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
@@ -423,7 +425,7 @@ func loses(before, after protoreflect.Message) bool {
 	return lost
 }
 
-// obeyed waits until the mux obeys a revision, and says why it does not.
+// obeyed waits until the mux has applied a revision. The error contains the reason if it does not.
 func (b *box) obeyed(ctx context.Context, revision int64) error {
 	ctx, cancel := context.WithTimeout(ctx, obeyTimeout)
 	defer cancel()
@@ -450,7 +452,8 @@ func (b *box) obeyed(ctx context.Context, revision int64) error {
 	}
 }
 
-// alive fails when the manager does not answer or the mux's agent is stuck. What is still starting is not stuck.
+// alive fails when the manager does not respond, and blocks when the mux's agent is stuck. Parts
+// that are still starting are not checked.
 func (b *box) alive(ctx context.Context) error {
 	b.mu.Lock()
 	c, a := b.client, b.agent

@@ -9,10 +9,11 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// ownNode returns the Node that `shunt run` adds to a file without one for this machine: a mux with the first address of
-// each family of its interface device that is in the underlay of the first Network of all that has any of them. Addresses
-// outside of every underlay are left out, because a Node with one is refused. Without a Network it takes the first address
-// of each family. It fails when no address is in an underlay.
+// ownNode returns the Node that `shunt run` adds to a file without one for this machine: a mux with
+// the first address of each family of its interface device that is in the underlay of the first
+// Network of all that has any of them. Addresses outside of every underlay are left out, because a
+// Node with one is refused. Without a Network it takes the first address of each family. It fails
+// when no address is in an underlay.
 func ownNode(name, device string, addresses []netip.Addr, all []lb.Document) (*lb.Node, error) {
 	node := &lb.Node{Name: name, Role: lb.RoleMux}
 	var underlays []string
@@ -34,7 +35,8 @@ func ownNode(name, device string, addresses []netip.Addr, all []lb.Document) (*l
 		strings.Join(underlays, "; "), device, join(addresses), name)
 }
 
-// oneOfEach returns the first IPv4 and the first IPv6 address of all that are inside one of the prefixes; no prefixes: all are.
+// oneOfEach returns the first IPv4 and the first IPv6 address of all that are inside one of the
+// prefixes. Without prefixes every address matches.
 func oneOfEach(all []netip.Addr, prefixes []netip.Prefix) []netip.Addr {
 	var out []netip.Addr
 	for _, family := range []func(netip.Addr) bool{netip.Addr.Is4, netip.Addr.Is6} {

@@ -8,7 +8,8 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// TestShortFilesLose: a service of a file that ends early lacks something of the whole one; what is added or changed is no loss.
+// TestShortFilesLose checks that a service of a truncated file loses parts of the complete one.
+// Additions and changes are no loss.
 func TestShortFilesLose(t *testing.T) {
 	whole := func() *lb.Service {
 		backend := func(dip string) lb.Backend {

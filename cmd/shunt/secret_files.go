@@ -13,12 +13,12 @@ import (
 // maxSecretFile bounds a file with a password, in bytes.
 const maxSecretFile = 64 << 10
 
-// secretFiles reads files with secrets, and warns of those that other users may read.
+// secretFiles reads files with secrets, and warns about files that other users may read.
 type secretFiles struct {
 	log *slog.Logger
 
 	mu     sync.Mutex
-	warned map[string]fs.FileMode // by file; its mode then
+	warned map[string]fs.FileMode // by file: the mode at the last warning
 }
 
 // read returns the content of a file.
@@ -39,7 +39,7 @@ func (s *secretFiles) read(name string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, maxSecretFile))
 }
 
-// warn logs once that others than owner and group may read a file, and again when its mode changed.
+// warn logs that users other than owner and group may read a file, once per mode.
 func (s *secretFiles) warn(name string, mode fs.FileMode) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

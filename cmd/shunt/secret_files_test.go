@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// TestSecretFilesWarn: a password that all users may read is warned of once for each mode; what is no file is not read.
+// TestSecretFilesWarn checks one warning for each mode of a password file that all users may read,
+// and that only regular files are read.
 func TestSecretFilesWarn(t *testing.T) {
 	var out bytes.Buffer
 	s := &secretFiles{log: slog.New(slog.NewTextHandler(&out, nil))}

@@ -16,17 +16,18 @@ import (
 	"time"
 )
 
-// What a manager that does not answer costs before the next one is asked. A frozen one's kernel still accepts connections.
+// Timeouts of an unresponsive manager before the next one is tried. The kernel of a frozen manager
+// still accepts connections.
 const (
 	dialTimeout      = 2 * time.Second
 	handshakeTimeout = 3 * time.Second
-	// pingAfter and pingTimeout find a manager that froze during a call.
+	// pingAfter and pingTimeout detect a manager that froze during a call.
 	pingAfter   = 3 * time.Second
 	pingTimeout = 3 * time.Second
 )
 
-// servers are the managers that a client may speak with, all of them equal. A request goes to the one that answered last; when
-// that one cannot be reached, to the next. It is safe for concurrent use.
+// servers are the equivalent managers that a client may call. A request goes to the manager that
+// responded last, and to the next if that one cannot be reached. It is safe for concurrent use.
 type servers struct {
 	urls      []*url.URL
 	transport http.RoundTripper
@@ -48,14 +49,14 @@ func newServers(all []string, transport http.RoundTripper) (*servers, error) {
 	return s, nil
 }
 
-// at is the manager to speak with now.
+// at returns the current manager.
 func (s *servers) at() (index int, u *url.URL) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.present, s.urls[s.present]
 }
 
-// leave makes another manager the present one, unless that happened meanwhile.
+// leave makes the next manager the current one, unless the current one changed meanwhile.
 func (s *servers) leave(index int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -64,13 +65,14 @@ func (s *servers) leave(index int) {
 	}
 }
 
-// String is the present manager's URL.
+// String returns the current manager's URL.
 func (s *servers) String() string {
 	_, u := s.at()
 	return u.String()
 }
 
-// unreachable: no manager could be connected to, and so nothing was sent. Its text names each when there are several.
+// unreachable means that no manager could be connected to, and so nothing was sent. Its text names
+// each manager if there are several.
 type unreachable struct{ causes []error }
 
 func (e *unreachable) Error() string {
@@ -81,19 +83,20 @@ func (e *unreachable) Error() string {
 	return strings.Join(texts, "; ")
 }
 
-// Unwrap makes the causes be found.
+// Unwrap returns the causes.
 func (e *unreachable) Unwrap() []error { return e.causes }
 
-// lostAnswer: a request was sent and the connection broke before all of the answer was there.
+// lostAnswer means that a request was sent and the connection broke before the response was
+// complete.
 type lostAnswer struct {
 	error
-	read bool // it was one that changes nothing
+	read bool // the request changes nothing
 }
 
 func (e lostAnswer) Unwrap() error { return e.error }
 
-// RoundTrip implements http.RoundTripper. A read is also repeated when its connection breaks; a change only when certainly
-// nothing of it was sent.
+// RoundTrip implements http.RoundTripper. It also repeats a read whose connection breaks. It
+// repeats a change only if certainly nothing of it was sent.
 func (s *servers) RoundTrip(r *http.Request) (*http.Response, error) {
 	var body []byte
 	if r.Body != nil {
@@ -127,7 +130,7 @@ func (s *servers) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, failed
 }
 
-// send makes one attempt. sent tells whether the manager may have got the request.
+// send makes one attempt. sent reports whether the manager may have received the request.
 func (s *servers) send(r *http.Request, to *url.URL, body []byte) (res *http.Response, sent bool, err error) {
 	var wrote atomic.Bool
 	trace := &httptrace.ClientTrace{WroteHeaders: func() { wrote.Store(true) }}
@@ -142,7 +145,7 @@ func (s *servers) send(r *http.Request, to *url.URL, body []byte) (res *http.Res
 	return res, wrote.Load(), err
 }
 
-// answer is a body that tells a broken connection from a bad answer.
+// answer is a response body that turns a broken connection into a lostAnswer.
 type answer struct {
 	io.ReadCloser
 	read bool
@@ -192,14 +195,14 @@ func parseServers(texts ...string) ([]string, error) {
 	return out, nil
 }
 
-// badServer is text in the place of a manager's URL.
+// badServer is a text that is not a manager's URL.
 type badServer string
 
 func (e badServer) Error() string {
 	return fmt.Sprintf("%q: must be a URL such as https://10.99.0.11:8443, or several separated by commas", string(e))
 }
 
-// serverList is one text or a list of them in YAML.
+// serverList is a text or a list of texts in YAML.
 type serverList []string
 
 // UnmarshalYAML implements yaml.InterfaceUnmarshaler.

@@ -30,7 +30,7 @@ func command(stdin string, args ...string) (stdout, stderr string, code int) {
 	return out.String(), fault.String(), code
 }
 
-// closedPort is the URL of a port that nobody listens on.
+// closedPort returns the URL of a port without a listener.
 func closedPort(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", fmt.Sprintf("127.79.%d.%d:0", os.Getpid()>>8&255, os.Getpid()&255))
@@ -41,7 +41,7 @@ func closedPort(t *testing.T) string {
 	return "https://" + l.Addr().String()
 }
 
-// frozen is the URL of a manager whose kernel takes connections and that says nothing.
+// frozen returns the URL of a manager whose kernel accepts connections and that never responds.
 func frozen(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -52,8 +52,8 @@ func frozen(t *testing.T) string {
 	return "https://" + l.Addr().String()
 }
 
-// hanging is the URL of a manager of the fakes' CA that reads a whole request and breaks the connection. It returns the
-// procedures that it heard.
+// hanging returns the URL of a manager of the fakes' CA that reads a complete request and breaks
+// the connection. It also returns the procedures that it receives.
 func hanging(t *testing.T, like *fakeManager) (string, *[]string) {
 	t.Helper()
 	var heard []string
@@ -69,8 +69,8 @@ func hanging(t *testing.T, like *fakeManager) (string, *[]string) {
 	return server.URL, &heard
 }
 
-// TestManagersThatDoNotAnswer: reads and changes go to the one that answers when nothing was sent to the others, whose
-// certificate has no name of the address that was dialled.
+// TestManagersThatDoNotAnswer checks that reads and changes go to the manager that responds if
+// nothing was sent to the others. Its certificate does not contain the dialed address.
 func TestManagersThatDoNotAnswer(t *testing.T) {
 	fake := startFake(t)
 	all := strings.Join([]string{closedPort(t), frozen(t), fake.url}, ",")
@@ -82,7 +82,7 @@ func TestManagersThatDoNotAnswer(t *testing.T) {
 	}
 }
 
-// TestNoManagerAnswers names each of them.
+// TestNoManagerAnswers checks that the error names each manager.
 func TestNoManagerAnswers(t *testing.T) {
 	startFake(t)
 	a, b := closedPort(t), closedPort(t)
@@ -92,8 +92,8 @@ func TestNoManagerAnswers(t *testing.T) {
 	}
 }
 
-// TestLostAnswers: a manager takes the request and dies. A read goes on at the next one; a change does not, and the person
-// hears that it may have been made.
+// TestLostAnswers checks a manager that receives the request and dies. A read continues at the next
+// one. A change does not, and the error reports that it may have been made.
 func TestLostAnswers(t *testing.T) {
 	fake := startFake(t)
 	url, heard := hanging(t, fake)
@@ -111,8 +111,8 @@ func TestLostAnswers(t *testing.T) {
 	}
 }
 
-// TestNobodyLeadsForAWhile: what was refused because nobody leads was not done, so that it is done again, changes too; other
-// refusals of a change are not.
+// TestNobodyLeadsForAWhile checks that a call refused because no manager leads is repeated, changes
+// included, because it had no effect. A change with any other refusal is not repeated.
 func TestNobodyLeadsForAWhile(t *testing.T) {
 	fakes := startFakes(t, 2)
 	refusals := 3
@@ -143,7 +143,8 @@ func TestNobodyLeadsForAWhile(t *testing.T) {
 	}
 }
 
-// TestWatchGoesToAnotherManager stops a manager in the middle of a watch: the next one has what changed meanwhile.
+// TestWatchGoesToAnotherManager stops a manager during a watch and checks that the next manager
+// delivers the changes made meanwhile.
 func TestWatchGoesToAnotherManager(t *testing.T) {
 	fakes := startFakes(t, 2)
 	put := func(f *fakeManager, name string, revision int64) {
@@ -156,11 +157,11 @@ func TestWatchGoesToAnotherManager(t *testing.T) {
 	for _, name := range []string{"changed", "gone", "same"} {
 		put(fakes[0], name, 4)
 	}
-	fakes[1].streams = 1 // its first watch is the second one of the story
+	fakes[1].streams = 1 // its first watch is the second one of the test
 	put(fakes[1], "changed", 5)
 	put(fakes[1], "new", 6)
 	put(fakes[1], "same", 4)
-	put(fakes[1], "zz", 6) // what a second watch leaves out
+	put(fakes[1], "zz", 6) // left out by a second watch
 	fakes[1].objects["tenants/changed"].Revision = 4
 	out, fault, code := command("", "get", "tenants", "--watch")
 	want := "EVENT     REVISION  NAME\n" +
@@ -181,7 +182,7 @@ func TestWatchGoesToAnotherManager(t *testing.T) {
 	}
 }
 
-// TestServersOfAConfiguration reads one text, several in it, and a list.
+// TestServersOfAConfiguration reads one text, several URLs in it, and a list.
 func TestServersOfAConfiguration(t *testing.T) {
 	for text, want := range map[string]string{
 		"server: https://a:1/":                       "https://a:1",
@@ -211,7 +212,8 @@ func TestServersOfAConfiguration(t *testing.T) {
 	}
 }
 
-// TestEventsAreToldOnce: a stream that begins again tells what is new, also when it is older than the newest.
+// TestEventsAreToldOnce checks that a restarted stream delivers new events, even those older than
+// the newest.
 func TestEventsAreToldOnce(t *testing.T) {
 	fake := startFake(t)
 	fake.happen()

@@ -11,7 +11,7 @@ import (
 	"github.com/shuntlb/shunt/internal/figure"
 )
 
-// newSim is `shunt sim`.
+// newSim returns the command `shunt sim`.
 func newSim(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "sim",
@@ -23,29 +23,29 @@ func newSim(g *globals) *cobra.Command {
 	return cmd
 }
 
-// simFlags are the flags of every simulation.
+// simFlags holds the flags of every simulation.
 type simFlags struct {
 	seed uint64
 	out  string
 }
 
-// register adds them.
+// register adds the flags.
 func (f *simFlags) register(cmd *cobra.Command) {
 	cmd.Flags().Uint64Var(&f.seed, "seed", 1, "seed of everything that is random; it is printed")
 	cmd.Flags().StringVar(&f.out, "out", "", "also write "+cmd.Name()+".csv and "+cmd.Name()+".png into this `directory`")
 }
 
-// simOutput is what a simulation found.
+// simOutput is the result of a simulation.
 type simOutput[Row any] struct {
 	rows    []Row
 	heading []string
 	cells   func(Row) []string
 	panels  func([]Row) []figure.Panel
-	// brief are the rows of the table on the screen; all when it is nil.
+	// brief selects the rows of the table on the screen. nil means all rows.
 	brief func([]Row) []Row
 }
 
-// print writes what was found to the screen, and files when a directory was named.
+// print prints the result, and writes files if a directory is given.
 func (o simOutput[Row]) print(cmd *cobra.Command, g *globals, f simFlags) error {
 	cells := func(rows []Row) (out [][]string) {
 		for _, r := range rows {
@@ -81,5 +81,5 @@ func (o simOutput[Row]) print(cmd *cobra.Command, g *globals, f simFlags) error 
 	return table(cmd.OutOrStdout(), append([][]string{o.heading}, cells(rows)...))
 }
 
-// number writes a number with no more digits than it needs.
+// number formats a number with the fewest digits.
 func number(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }

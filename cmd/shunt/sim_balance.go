@@ -14,7 +14,7 @@ import (
 	"github.com/shuntlb/shunt/internal/sim/balance"
 )
 
-// balanceFlags are what simulations of schedulers have in common.
+// balanceFlags holds the flags that the simulations of schedulers share.
 type balanceFlags struct {
 	simFlags
 	servers, muxes, cpus int
@@ -24,7 +24,7 @@ type balanceFlags struct {
 	affinity             string
 }
 
-// register adds them.
+// register adds the flags.
 func (f *balanceFlags) register(cmd *cobra.Command, servers int) {
 	f.simFlags.register(cmd)
 	flags := cmd.Flags()
@@ -58,7 +58,7 @@ func (f *balanceFlags) check() error {
 	return within("refresh", f.refresh, 1, 1000)
 }
 
-// within refuses an empty list, and values beyond bounds.
+// within refuses an empty list, and values out of bounds.
 func within(flag string, values []float64, least, most float64) error {
 	if len(values) == 0 {
 		return fmt.Errorf("--%s: must have a value", flag)
@@ -71,13 +71,13 @@ func within(flag string, values []float64, least, most float64) error {
 	return nil
 }
 
-// round is a scheduler at a rate; Refresh 0: it does not look at loads.
+// round is a scheduler with a refresh rate. refresh is 0 if it does not use loads.
 type round struct {
 	scheduler string
 	refresh   float64
 }
 
-// rounds are all schedulers, those that look at loads once for each rate.
+// rounds returns all schedulers. One that uses loads appears once for each rate.
 func (f *balanceFlags) rounds() (out []round) {
 	for _, name := range balance.Schedulers {
 		if e := (lb.Endpoint{Scheduler: name}); !e.Loaded() {
@@ -91,10 +91,10 @@ func (f *balanceFlags) rounds() (out []round) {
 	return out
 }
 
-// short are names of schedulers in diagrams, where the usual ones have no room.
+// short holds short names of schedulers for diagrams.
 var short = map[string]string{lb.SchedulerLeastConnections: "least", lb.SchedulerWeightedRoundRobin: "weighted"}
 
-// name is what a diagram calls it.
+// name is the label of the round in a diagram.
 func (r round) name() string {
 	name := cmp.Or(short[r.scheduler], r.scheduler)
 	if r.refresh == 0 {
@@ -103,7 +103,7 @@ func (r round) name() string {
 	return name + ", " + number(r.refresh) + " Hz"
 }
 
-// setup is what connections meet in a round.
+// setup returns the simulated cluster of a round.
 func (f *balanceFlags) setup(r round) balance.Setup {
 	rate := r.refresh
 	if rate == 0 {
@@ -114,7 +114,7 @@ func (f *balanceFlags) setup(r round) balance.Setup {
 	}
 }
 
-// each does n things, as many at once as there are CPUs.
+// each calls do for 0 to n-1, on as many goroutines as there are CPUs.
 func each(n int, do func(i int)) {
 	var next atomic.Int64
 	var all sync.WaitGroup
@@ -128,7 +128,7 @@ func each(n int, do func(i int)) {
 	all.Wait()
 }
 
-// rounded cuts a figure to so many decimals.
+// rounded rounds a figure to the given number of decimals.
 func rounded(v float64, decimals int) float64 {
 	scale := 1.0
 	for range decimals {

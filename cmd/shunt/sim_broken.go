@@ -11,7 +11,7 @@ import (
 	"github.com/shuntlb/shunt/internal/sim"
 )
 
-// newSimBroken is `shunt sim broken`.
+// newSimBroken returns the command `shunt sim broken`.
 func newSimBroken(g *globals) *cobra.Command {
 	var f simFlags
 	o := sim.BrokenOptions{}
@@ -49,7 +49,7 @@ func newSimBroken(g *globals) *cobra.Command {
 	return cmd
 }
 
-// checkBroken refuses what cannot be played.
+// checkBroken refuses options that cannot be simulated.
 func checkBroken(o sim.BrokenOptions) error {
 	for _, c := range []struct {
 		flag               string
@@ -73,7 +73,7 @@ func brokenCells(r sim.BrokenRow) []string {
 	return []string{r.Story, string(r.Rule), i(r.Change), number(r.AtS), i(r.Servers), i(r.Open), i(r.Broken), number(r.BrokenPct)}
 }
 
-// lastBroken are the last rows of each story and rule.
+// lastBroken returns the last row of each story and rule.
 func lastBroken(rows []sim.BrokenRow) (out []sim.BrokenRow) {
 	for i, r := range rows {
 		if i+1 == len(rows) || rows[i+1].Story != r.Story || rows[i+1].Rule != r.Rule {
@@ -83,10 +83,11 @@ func lastBroken(rows []sim.BrokenRow) (out []sim.BrokenRow) {
 	return out
 }
 
-// brokenTop is the upper end of the diagrams, in percent: modulo lies above it nearly everywhere, and is in the table.
+// brokenTop is the upper end of the diagrams, in percent. Modulo lies above it nearly everywhere,
+// and is in the table.
 const brokenTop = 20
 
-// brokenPanels are a diagram of each story.
+// brokenPanels returns a diagram of each story.
 func brokenPanels(rows []sim.BrokenRow) (panels []figure.Panel) {
 	at := map[string]int{}
 	for _, r := range rows {

@@ -10,22 +10,22 @@ import (
 	"github.com/shuntlb/shunt/internal/sim/balance"
 )
 
-// completionRow is how long requests take under one scheduler.
+// completionRow is the request duration under one scheduler.
 type completionRow struct {
 	Workload  string  `json:"workload"`
 	Busy      float64 `json:"busy"`
 	Scheduler string  `json:"scheduler"`
-	Refresh   float64 `json:"refresh"` // 0: it looks at no loads
+	Refresh   float64 `json:"refresh"` // 0: it does not use loads
 	Requests  int     `json:"requests"`
 	P50       float64 `json:"p50_ms"`
 	P99       float64 `json:"p99_ms"`
-	// Better is how many times less the latter is than with plain hashing.
+	// Better is the 99th percentile of plain hashing divided by this one.
 	Better float64 `json:"p99_better"`
 
 	round round
 }
 
-// newSimCompletion is `shunt sim completion`.
+// newSimCompletion returns the command `shunt sim completion`.
 func newSimCompletion(g *globals) *cobra.Command {
 	var f balanceFlags
 	var busy []float64
@@ -62,7 +62,7 @@ func newSimCompletion(g *globals) *cobra.Command {
 	return cmd
 }
 
-// workloads are what requests need.
+// workloads are the distributions of the requests' work.
 var workloads = []struct {
 	name string
 	work func(mean time.Duration) balance.Work
@@ -96,7 +96,7 @@ func completionCells(r completionRow) []string {
 	return []string{r.Workload, number(r.Busy), r.Scheduler, number(r.Refresh), fmt.Sprint(r.Requests), number(r.P50), number(r.P99), number(r.Better)}
 }
 
-// completionPanels are a diagram of each workload.
+// completionPanels returns a diagram of each workload.
 func completionPanels(rows []completionRow) (panels []figure.Panel) {
 	for _, w := range workloads {
 		p := figure.Panel{Title: w.name + ": the slowest of a hundred requests", X: "share of their time that servers are busy", Y: "ms (99th percentile)", LogY: true}

@@ -11,7 +11,7 @@ import (
 	"github.com/shuntlb/shunt/internal/sim"
 )
 
-// newSimForged is `shunt sim forged`.
+// newSimForged returns the command `shunt sim forged`.
 func newSimForged(g *globals) *cobra.Command {
 	var f simFlags
 	var servers []int
@@ -41,7 +41,7 @@ func newSimForged(g *globals) *cobra.Command {
 	return cmd
 }
 
-// checkForged refuses what cannot be tried.
+// checkForged refuses options that cannot be simulated.
 func checkForged(servers []int, tries int) error {
 	if len(servers) == 0 {
 		return fmt.Errorf("--servers: must be one size at least")
@@ -62,7 +62,8 @@ func forgedCells(r sim.ForgedRow) []string {
 	return []string{string(r.Scheme), string(r.Forgery), i(r.Servers), i(r.Tries), i(r.Accepted), i(r.Chosen), number(r.AcceptedPct), number(r.ChosenPct), number(r.IdealPct)}
 }
 
-// forgedPanels are diagrams of what is accepted and of what reaches the chosen server, of cookies and of connection ids.
+// forgedPanels returns diagrams of the forgeries that are accepted and of those that reach the
+// chosen server, for cookies and for connection ids.
 func forgedPanels(rows []sim.ForgedRow) (panels []figure.Panel) {
 	for _, what := range []struct {
 		name    string

@@ -12,7 +12,7 @@ import (
 	"github.com/shuntlb/shunt/internal/sim"
 )
 
-// newSimIdle is `shunt sim idle`.
+// newSimIdle returns the command `shunt sim idle`.
 func newSimIdle(g *globals) *cobra.Command {
 	var f simFlags
 	var idle []time.Duration
@@ -45,10 +45,10 @@ func newSimIdle(g *globals) *cobra.Command {
 	return cmd
 }
 
-// curvePoints are the silences of the curve, from a second to a thousand.
+// curvePoints is the number of silences on the curve, from 1 s to 1000 s.
 const curvePoints = 200
 
-// checkIdle refuses what cannot be played.
+// checkIdle refuses options that cannot be simulated.
 func checkIdle(idle []time.Duration, pushes int) error {
 	if len(idle) == 0 {
 		return fmt.Errorf("--idle: must be one time at least")
@@ -69,7 +69,8 @@ func idleCells(r sim.IdleRow) []string {
 	return []string{string(r.Encoding), number(r.IdleS), i(r.Pushes), i(r.AtOnce), i(r.Lost), number(r.AtOncePct), number(r.MedianS), number(r.WorstS)}
 }
 
-// idlePanels are a diagram of what is taken at once, and one of how long the rest takes.
+// idlePanels returns a diagram of the pushes that are delivered immediately, and one of the delay
+// of the others.
 func idlePanels(rows []sim.IdleRow) []figure.Panel {
 	panel := func(title, unit string, of func(sim.IdleRow) float64) figure.Panel {
 		p := figure.Panel{Title: title, X: "silence in seconds", Y: unit, LogX: true, Ticks: []figure.Tick{

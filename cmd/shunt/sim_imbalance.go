@@ -10,25 +10,26 @@ import (
 	"github.com/shuntlb/shunt/internal/sim/balance"
 )
 
-// imbalanceRow is how connections lie on servers under one scheduler.
+// imbalanceRow is the distribution of connections over servers under one scheduler.
 type imbalanceRow struct {
 	Active    float64 `json:"active"`
 	Scheduler string  `json:"scheduler"`
-	Refresh   float64 `json:"refresh"` // 0: it looks at no loads
-	// Mean and Beyond: connections of a server, and how many more the fullest one has.
+	Refresh   float64 `json:"refresh"` // 0: it does not use loads
+	// Mean is the mean number of connections of a server. Beyond is how many more the fullest one
+	// has.
 	Mean   float64 `json:"mean"`
 	Beyond float64 `json:"beyond"`
-	// BeyondPct is that of the mean. Variance is between servers.
+	// BeyondPct is Beyond in percent of the mean. Variance is between servers.
 	BeyondPct float64 `json:"beyond_pct"`
 	Variance  float64 `json:"variance"`
-	// How many times less that is than with plain hashing.
+	// The values of plain hashing divided by these.
 	BeyondBetter   float64 `json:"beyond_better"`
 	VarianceBetter float64 `json:"variance_better"`
 
 	round round
 }
 
-// newSimImbalance is `shunt sim imbalance`.
+// newSimImbalance returns the command `shunt sim imbalance`.
 func newSimImbalance(g *globals) *cobra.Command {
 	var f balanceFlags
 	var active []float64
@@ -91,7 +92,7 @@ func imbalanceCells(r imbalanceRow) (out []string) {
 	return out
 }
 
-// imbalancePanels are a diagram of the fullest server and one of the variance.
+// imbalancePanels returns a diagram of the fullest server and one of the variance.
 func imbalancePanels(rows []imbalanceRow) []figure.Panel {
 	panels := []figure.Panel{
 		{Title: "The fullest of the servers", X: "active connections", Y: "% above the mean", LogY: true},
@@ -104,7 +105,7 @@ func imbalancePanels(rows []imbalanceRow) []figure.Panel {
 	return panels
 }
 
-// addPoint adds a point to the line of a name.
+// addPoint adds a point to the line with a name.
 func addPoint(p *figure.Panel, name string, x, y float64) {
 	for i := range p.Lines {
 		if l := &p.Lines[i]; l.Name == name {

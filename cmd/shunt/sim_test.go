@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// What cannot be simulated is a wrong command line.
+// Options that cannot be simulated are wrong usage.
 func TestSimRefuses(t *testing.T) {
 	for _, c := range []struct {
 		args []string
@@ -45,7 +45,7 @@ func TestSimRefuses(t *testing.T) {
 	}
 }
 
-// A simulation prints its seed, says the same again, and writes what it prints.
+// A simulation prints its seed, repeats with the same result, and writes the printed rows to files.
 func TestSimulations(t *testing.T) {
 	for _, c := range []struct {
 		args []string

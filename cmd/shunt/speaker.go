@@ -16,10 +16,10 @@ import (
 	"github.com/shuntlb/shunt/internal/dataplane"
 )
 
-// bgpPort is where routers open sessions (RFC 4271 section 8).
+// bgpPort is the port on which routers open sessions (RFC 4271 section 8).
 const bgpPort = 179
 
-// newMuxSpeaker is the command `shunt mux-speaker`, started by `shunt mux`.
+// newMuxSpeaker returns the command `shunt mux-speaker`, started by `shunt mux`.
 func newMuxSpeaker() *cobra.Command {
 	var run, bpffs string
 	var hold time.Duration
@@ -40,7 +40,7 @@ func newMuxSpeaker() *cobra.Command {
 		if hold <= 0 {
 			return usagef("--hold: %v: must be above 0", hold)
 		}
-		// The agent's stderr may be a pipe that ends before the speaker does.
+		// The agent's stderr may be a pipe that closes before the speaker ends.
 		signal.Ignore(syscall.SIGPIPE, syscall.SIGHUP)
 		log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil)).With("process", "speaker")
 		if how, err := remote.Schedule(); err != nil {

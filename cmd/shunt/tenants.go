@@ -11,14 +11,14 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// related are objects that tables and descriptions of others speak of.
+// related holds objects that tables and descriptions of other objects refer to.
 type related struct {
 	services []*lb.Service
 	policies map[string]*lb.Policy
 }
 
-// related reads what a kind needs: tenants and policies the services that name them, services the policies that they
-// name.
+// related reads the objects that a kind refers to: for tenants and policies the services that name
+// them, for services the policies that they name.
 func (c *client) related(ctx context.Context, kind lb.Kind, objects []*apiv1.Object) (related, error) {
 	var r related
 	switch kind {
@@ -55,7 +55,7 @@ func (c *client) related(ctx context.Context, kind lb.Kind, objects []*apiv1.Obj
 	return r, nil
 }
 
-// usage is what a tenant has.
+// usage returns a tenant's usage.
 func (r related) usage(tenant string) lb.Usage {
 	var u lb.Usage
 	for _, s := range r.services {
@@ -66,7 +66,7 @@ func (r related) usage(tenant string) lb.Usage {
 	return u
 }
 
-// of are the names of the services that fit.
+// of returns the names of the services that fit.
 func (r related) of(fits func(*lb.Service) bool) []string {
 	var names []string
 	for _, s := range r.services {
@@ -77,7 +77,7 @@ func (r related) of(fits func(*lb.Service) bool) []string {
 	return names
 }
 
-// ofQuota is a count and its quota: "3/10", or "3" without one.
+// ofQuota returns a count and its quota: "3/10", or "3" without a quota.
 func ofQuota(used int, quota uint32) string {
 	if quota == 0 {
 		return fmt.Sprint(used)
@@ -85,7 +85,7 @@ func ofQuota(used int, quota uint32) string {
 	return fmt.Sprintf("%d/%d", used, quota)
 }
 
-// mostText is a quota in words: the default one where it is 0.
+// mostText returns a quota as text: the default where it is 0.
 func mostText(quota, byDefault uint32) string {
 	switch quota {
 	case 0:
@@ -96,7 +96,7 @@ func mostText(quota, byDefault uint32) string {
 	return fmt.Sprint(quota)
 }
 
-// tenantRow is a tenant's row.
+// tenantRow returns a tenant's row.
 func tenantRow(t *lb.Tenant, r related) []string {
 	u, changes := r.usage(t.Name), ""
 	if t.Quotas.Changes > 0 {
@@ -108,7 +108,7 @@ func tenantRow(t *lb.Tenant, r related) []string {
 	}
 }
 
-// policyRow is a policy's row.
+// policyRow returns a policy's row.
 func policyRow(p *lb.Policy, r related) []string {
 	row := []string{p.Name, p.Tenant, "", "", "", fmt.Sprint(len(r.of(func(s *lb.Service) bool { return s.Policy == p.Name })))}
 	if p.Limits != nil {
@@ -123,7 +123,7 @@ func policyRow(p *lb.Policy, r related) []string {
 	return row
 }
 
-// placementText is a placement in words.
+// placementText returns a placement as text.
 func placementText(p lb.Placement) string {
 	if p.Replicas == 0 {
 		return "every mux"
@@ -131,7 +131,7 @@ func placementText(p lb.Placement) string {
 	return fmt.Sprintf("%d by %s", p.Replicas, p.By)
 }
 
-// sourcesText is which clients are served, in words.
+// sourcesText describes the clients that are served.
 func sourcesText(s *lb.Sources) string {
 	allow, deny := len(s.Allow), len(s.Deny)
 	if allow+deny == 0 {
@@ -186,7 +186,8 @@ func (d *description) policy(p *lb.Policy) {
 	d.field("Named by", strings.Join(d.related.of(func(s *lb.Service) bool { return s.Policy == p.Name }), ", "))
 }
 
-// shared writes what counts for a service, and whose it is.
+// shared writes the effective limits, sources and placement of a service, and the policy that they
+// come from.
 func (d *description) shared(s *lb.Service) {
 	e := lb.Effective(s, d.related.policies)
 	p := d.related.policies[s.Policy]

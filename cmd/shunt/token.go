@@ -13,7 +13,7 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// roleManager is the role of a further manager.
+// roleManager is the role of an additional manager.
 const roleManager = "manager"
 
 // maxTokenUses is the manager's limit.
@@ -25,7 +25,8 @@ func newToken(g *globals) *cobra.Command {
 	return cmd
 }
 
-// warnOfNoNode notes that a node will get an empty plan, as one whose name was misspelt does. A further manager needs no object.
+// warnOfNoNode warns that a node will get an empty plan because no Node has its name, for example a
+// misspelt one. An additional manager needs no object.
 func (c *client) warnOfNoNode(ctx context.Context, g *globals, node, role string) {
 	if role == roleManager {
 		return

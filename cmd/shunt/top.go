@@ -24,7 +24,7 @@ type topFlags struct {
 	node, sort string
 }
 
-// newTop is `shunt top`.
+// newTop returns the command `shunt top`.
 func newTop(g *globals) *cobra.Command {
 	var f topFlags
 	cmd := &cobra.Command{
@@ -74,7 +74,7 @@ func newTop(g *globals) *cobra.Command {
 	return cmd
 }
 
-// ask reads the nodes' reports, explained when that fails.
+// ask reads the nodes' reports. It explains errors.
 func (f *topFlags) ask(c *client) top.Ask {
 	return func(ctx context.Context) (*apiv1.StatusResponse, error) {
 		ctx, cancel := context.WithTimeout(ctx, callTimeout)
@@ -90,7 +90,7 @@ func (f *topFlags) ask(c *client) top.Ask {
 	}
 }
 
-// classify fills in the classes of reasons that a node of an older build does not send.
+// classify sets the classes of reasons that a node of an older build does not send.
 func classify(n *apiv1.NodeStatus) {
 	for _, r := range n.GetReasons() {
 		if r.Class == "" {
@@ -126,7 +126,7 @@ func (f *topFlags) print(ctx context.Context, g *globals, c *client, out io.Writ
 	return table(out, rates.Table(view, sort))
 }
 
-// isTerminal tells whether a person may see the output.
+// isTerminal reports whether w is a terminal.
 func isTerminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
 	if !ok {

@@ -16,7 +16,8 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// defaultClientPort is the source port of a traced packet when none is given: the first ephemeral one of Linux.
+// defaultClientPort is the default source port of a traced packet: the first ephemeral port of
+// Linux.
 const defaultClientPort = 32768
 
 func newTrace(g *globals) *cobra.Command {

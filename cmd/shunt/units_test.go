@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// TestUnits: the service units start commands that there are, with flags that they have.
+// TestUnits checks that the service units start existing commands with existing flags.
 func TestUnits(t *testing.T) {
 	units, err := filepath.Glob("../../packaging/systemd/*.service")
 	if err != nil || len(units) != 4 {
@@ -68,8 +68,8 @@ func unitLines(t *testing.T, unit, key string) (values []string) {
 	return values
 }
 
-// TestUnitsAllowTap: units that start a host agent allow the device that SNAT makes taps with. ProtectClock= adds a list of allowed devices, and
-// systemd forbids all that are not on it.
+// TestUnitsAllowTap checks that units that start a host agent allow the device with which SNAT
+// makes taps. ProtectClock= adds a list of allowed devices, and systemd denies all others.
 func TestUnitsAllowTap(t *testing.T) {
 	for _, unit := range []string{"shunt-host.service", "shunt-run.service"} {
 		if allowed := unitLines(t, unit, "DeviceAllow"); !slices.Equal(allowed, []string{"/dev/net/tun rw"}) {
@@ -78,8 +78,10 @@ func TestUnitsAllowTap(t *testing.T) {
 	}
 }
 
-// TestReloadChecksTheProgram: a reload of a mux or host runs the check of the running build against the file that the unit starts, before it ends the
-// agent, and systemd starts the agent again. The check is run as the unit does it, with a process in the place of the agent that records its arguments.
+// TestReloadChecksTheProgram checks that a reload of a mux or host runs the check of the running
+// build against the file that the unit starts, before it ends the agent, and that systemd restarts
+// the agent. The check runs as the unit runs it, with a process instead of the agent that records
+// its arguments.
 func TestReloadChecksTheProgram(t *testing.T) {
 	for _, role := range []string{"mux", "host"} {
 		unit := "shunt-" + role + ".service"
@@ -96,7 +98,7 @@ func TestReloadChecksTheProgram(t *testing.T) {
 		if !quoted || !strings.HasSuffix(script, " "+role+" --check-program "+program) {
 			t.Fatalf("%s: %s: expected a check of %s", unit, reload[0], program)
 		}
-		// This process's program is that of the test, which ends with the exit code of run.
+		// This process's program is the test binary, which exits with the exit code of run.
 		check := exec.Command("/bin/sh", "-c", strings.ReplaceAll(script, program, "/bin/true"))
 		check.Env = append(os.Environ(), "MAINPID="+strconv.Itoa(os.Getpid()), unitCheckVariable+"=1")
 		out, err := check.CombinedOutput()
@@ -107,10 +109,10 @@ func TestReloadChecksTheProgram(t *testing.T) {
 	}
 }
 
-// unitCheckVariable is set for processes of the test program that are to be shunt.
+// unitCheckVariable is set for processes of the test binary that run as shunt.
 const unitCheckVariable = "SHUNT_TEST_IS_SHUNT"
 
-// TestMain makes the test program shunt where unitCheckVariable is set.
+// TestMain runs the test binary as shunt if unitCheckVariable is set.
 func TestMain(m *testing.M) {
 	if os.Getenv(unitCheckVariable) != "" {
 		os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
@@ -118,7 +120,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestUnitsAreValid: systemd accepts the units.
+// TestUnitsAreValid checks that systemd accepts the units.
 func TestUnitsAreValid(t *testing.T) {
 	verify, err := exec.LookPath("systemd-analyze")
 	if err != nil {
@@ -134,7 +136,7 @@ func TestUnitsAreValid(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// Commands must be there.
+		// Commands must exist.
 		text = []byte(strings.ReplaceAll(string(text), "=/usr/local/bin/shunt ", "=/bin/true "))
 		copied := filepath.Join(dir, filepath.Base(unit))
 		if err := os.WriteFile(copied, text, 0o600); err != nil {
@@ -147,7 +149,7 @@ func TestUnitsAreValid(t *testing.T) {
 	}
 }
 
-// TestRunRefusesWrongStarts: what is wrong on the command line is told before anything is made.
+// TestRunRefusesWrongStarts checks that a wrong command line is reported before anything is made.
 func TestRunRefusesWrongStarts(t *testing.T) {
 	dir := t.TempDir()
 	for _, c := range []struct {

@@ -11,11 +11,12 @@ import (
 	"time"
 )
 
-// writePace is how often the writer of an upgrade applies a service.
+// writePace is the interval at which the writer of an upgrade applies a service.
 const writePace = 20 * time.Millisecond
 
-// writer applies services, one after the other, by a configuration with all managers, until stop. It returns how many were
-// acknowledged, and how long the slowest took; any that fails ends it.
+// writer applies services, one after the other, with a configuration that lists all managers, until
+// stop. stop returns how many were acknowledged and how long the slowest took. The first failure
+// ends it.
 func writer(t *testing.T, config string) (stop func() (acknowledged int, slowest time.Duration)) {
 	ctx, done := make(chan struct{}), make(chan struct{})
 	var n int
@@ -48,7 +49,8 @@ func writer(t *testing.T, config string) (stop func() (acknowledged int, slowest
 	}
 }
 
-// applyBy repeats what is idempotent: a connection that broke with its manager tells nothing of it, and an election may take long.
+// applyBy repeats an idempotent apply, because a broken connection does not reveal whether it was
+// done, and an election may take long.
 func applyBy(config, text string) (string, int) {
 	return patiently(func() (string, int) {
 		var out strings.Builder
@@ -57,10 +59,11 @@ func applyBy(config, text string) (string, int) {
 	})
 }
 
-// TestUpgradeOneByOne: three managers of the schema before this build's are replaced by this build, one after the other, while a
-// writer goes on: no write fails for good, none that was acknowledged is lost, and the schema is raised when the last one is
-// replaced, not before. Until then what came with this schema is refused, whoever leads, with the name of who does not know it. A
-// build of the former schema does not start any more.
+// TestUpgradeOneByOne replaces three managers of the previous schema by this build, one after the
+// other, while a writer runs. No write fails permanently and no acknowledged write is lost. The
+// schema is raised when the last manager is replaced, not before. Until then every leader refuses
+// objects of the new schema, and the error names the manager that does not support it. Afterwards a
+// build of the previous schema does not start.
 func TestUpgradeOneByOne(t *testing.T) {
 	all := []*managerProcess{newPeer(t, "m1"), newPeer(t, "m2"), newPeer(t, "m3")}
 	for _, p := range all {

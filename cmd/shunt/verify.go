@@ -16,7 +16,7 @@ import (
 	"github.com/shuntlb/shunt/internal/manager"
 )
 
-// unlockFlags say how a backup is opened.
+// unlockFlags hold the passphrase or identity that opens a backup.
 type unlockFlags struct{ passphrase, identity string }
 
 func (f *unlockFlags) register(fl *pflag.FlagSet) {
@@ -45,7 +45,7 @@ func (f *unlockFlags) unlock() (backup.Unlock, error) {
 	return u, nil
 }
 
-// read reads a backup that a cluster can be restored from.
+// read reads a backup from which a cluster can be restored.
 func (f *unlockFlags) read(path string) (*backup.Archive, backupFile, error) {
 	u, err := f.unlock()
 	if err != nil {
@@ -78,7 +78,7 @@ func (f *unlockFlags) read(path string) (*backup.Archive, backupFile, error) {
 	return a, b, nil
 }
 
-// warn writes a line for each field of the backup's objects that names an address of others.
+// warn writes a line for each field of the backup's objects that names another party's address.
 func (b backupFile) warn(w io.Writer) {
 	for _, fault := range b.Foreign {
 		fmt.Fprintf(w, "warning: %s\n", fault)
@@ -108,7 +108,7 @@ func newVerify(g *globals) *cobra.Command {
 	return cmd
 }
 
-// print writes a line for each thing.
+// print writes one line per property.
 func (b backupFile) print(w io.Writer) error {
 	encrypted := "no"
 	if b.Encrypted {

@@ -17,10 +17,11 @@ import (
 // version is set by the build: -ldflags "-X main.version=…".
 var version = "dev"
 
-// storeSchema is the newest schema that managers of this build work with; 0 is manager.Schema. Tests of upgrades set it.
+// storeSchema is the newest schema that managers of this build support. 0 means manager.Schema.
+// Tests of upgrades set it.
 var storeSchema int64
 
-// versions are what version prints; Server is absent when none is configured.
+// versions is the output of version. Server is absent if none is configured.
 type versions struct {
 	Client build  `json:"client"`
 	Server *build `json:"server,omitempty"`
@@ -84,8 +85,8 @@ func (g *globals) printVersions(w io.Writer, v versions) error {
 	return nil
 }
 
-// versionTemplate returns the line that `shunt --version` prints: the version and, when the build has it, the commit of this
-// binary. It asks no manager.
+// versionTemplate returns the line that `shunt --version` prints: the version and, if the build has
+// it, the commit of this binary. It calls no manager.
 func versionTemplate() string {
 	if c := commit(); c != "" {
 		return "shunt " + version + " (" + c + ")\n"
@@ -93,10 +94,11 @@ func versionTemplate() string {
 	return "shunt " + version + "\n"
 }
 
-// builtFrom is the commit as the build's flags say it; empty: the Go tool may have noted it.
+// builtFrom is the commit that the build's flags set. If it is empty, the Go tool may have recorded
+// it.
 var builtFrom string
 
-// commit is the commit that this binary was built from; empty when the build does not know.
+// commit returns the commit that this binary was built from, or "" if it is not recorded.
 func commit() string {
 	if builtFrom != "" {
 		return builtFrom
@@ -113,5 +115,5 @@ func commit() string {
 	return ""
 }
 
-// shortCommit returns the first twelve digits of a commit, which tables have room for.
+// shortCommit returns the first twelve digits of a commit, to fit into tables.
 func shortCommit(commit string) string { return commit[:min(len(commit), 12)] }

@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// TestVersionFlag checks that --version prints this binary's version and asks no manager: none is configured.
+// TestVersionFlag checks that --version prints this binary's version and calls no manager: none is
+// configured.
 func TestVersionFlag(t *testing.T) {
 	var out, errs bytes.Buffer
 	args := []string{"--version", "--config", "/does/not/exist"}

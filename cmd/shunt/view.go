@@ -15,32 +15,33 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// view is something to list that is not stored: rows for a table, records for JSON and YAML, in one order.
+// view is a list of data that is not stored: rows for a table, records for JSON and YAML, in one
+// order.
 type view struct {
 	rows    [][]string
 	records any
 }
 
-// viewKind is how a view is made.
+// viewKind describes how a view is made.
 type viewKind struct {
-	// rows lists what the nodes report of a service, or of all.
+	// rows lists the nodes' reports on a service, or on all services.
 	rows func(status *apiv1.StatusResponse, service string) view
-	// byMux is rows with --by mux; nil: the view has no such form.
+	// byMux is rows with --by mux. nil means that the view has no such form.
 	byMux func(status *apiv1.StatusResponse, service string) view
-	// places: the status must have where the VIPs are.
+	// places means that the status must include the placement of the VIPs.
 	places bool
-	// snat: the status must have who has which ports for outbound connections.
+	// snat means that the status must include the leases of ports for outbound connections.
 	snat bool
-	// load: the status must have how loaded backends are.
+	// load means that the status must include the load of backends.
 	load bool
 }
 
-// status reads what the nodes reported, nodes in order of name.
+// status reads the nodes' reports, in order of node name.
 func (c *client) status(ctx context.Context, node string) (*apiv1.StatusResponse, error) {
 	return c.ask(ctx, connect.NewRequest(&apiv1.StatusRequest{Node: node}))
 }
 
-// ask asks for a status; its nodes are ordered by name.
+// ask requests a status. Its nodes are ordered by name.
 func (c *client) ask(ctx context.Context, request *connect.Request[apiv1.StatusRequest]) (*apiv1.StatusResponse, error) {
 	response, err := c.Status(ctx, request)
 	if err != nil {
@@ -50,7 +51,7 @@ func (c *client) ask(ctx context.Context, request *connect.Request[apiv1.StatusR
 	return response.Msg, nil
 }
 
-// getView prints a view of one service, or of all when service is empty.
+// getView prints a view of one service, or of all services if service is empty.
 func (c *client) getView(ctx context.Context, g *globals, w io.Writer, kind viewKind, service string) error {
 	if service != "" {
 		if _, err := c.fetch(ctx, "Service", service); err != nil {
@@ -84,8 +85,8 @@ type memberReport struct {
 	*apiv1.MemberStatus
 }
 
-// reports are all members of a service (all services when empty) as the muxes see them, in natural order. Hosts report
-// members as well, but check none.
+// reports returns the muxes' reports of all members of a service (of all services if it is empty),
+// in natural order. Hosts report members as well, but check none.
 func reports(status *apiv1.StatusResponse, service string) []memberReport {
 	var muxes []*apiv1.NodeStatus
 	for _, n := range status.GetNodes() {
@@ -96,7 +97,8 @@ func reports(status *apiv1.StatusResponse, service string) []memberReport {
 	return membersOf(muxes, service)
 }
 
-// membersOf are the members that nodes report, of a service or of all, in natural order.
+// membersOf returns the members that nodes report, of a service or of all services, in natural
+// order.
 func membersOf(nodes []*apiv1.NodeStatus, service string) []memberReport {
 	var out []memberReport
 	for _, n := range nodes {
@@ -116,7 +118,7 @@ func membersOf(nodes []*apiv1.NodeStatus, service string) []memberReport {
 	return out
 }
 
-// endpointKey is an endpoint's natural key in text.
+// endpointKey is an endpoint's natural key as text.
 type endpointKey struct {
 	Service  string `json:"service"`
 	VIP      string `json:"vip"`
@@ -130,12 +132,12 @@ func keyOf(m *apiv1.MemberStatus) endpointKey {
 	return endpointKey{m.GetService(), m.GetVip(), m.GetProtocol(), m.GetPort(), m.GetPortEnd()}
 }
 
-// memberKey tells members of all endpoints apart.
+// memberKey identifies a member among those of all endpoints.
 func memberKey(m *apiv1.MemberStatus) string {
 	return backendKey(keyOf(m), m.GetDip(), m.GetDipPort())
 }
 
-// backendKey is the memberKey of a backend.
+// backendKey returns the memberKey of a backend.
 func backendKey(endpoint endpointKey, dip string, port uint32) string {
 	return fmt.Sprintf("%v %v %s %d", endpoint.Service, endpoint, dip, port)
 }
@@ -148,11 +150,13 @@ type backendRecord struct {
 	Member  uint32 `json:"member"`
 	Mux     string `json:"mux"`
 	Health  string `json:"health"`
-	// Weight is the one in effect: less than configured while it grows, 0 while it drains.
+	// Weight is the effective weight: less than configured during slow start, 0 while the member
+	// drains.
 	Weight float64 `json:"weight"`
-	// State is what the manager decided: draining, growing, down, backup; empty for a member in plain service.
+	// State is the manager's decision: draining, growing, down, backup. It is empty for a member in
+	// normal service.
 	State string `json:"state"`
-	// Flows that the mux remembers.
+	// Flows counts the entries of the mux's flow table.
 	Flows     uint64 `json:"flows"`
 	LastCheck string `json:"lastCheck"`
 	Packets   uint64 `json:"packets"`
@@ -184,7 +188,8 @@ func (k endpointKey) String() string {
 	return k.Protocol + "/" + net.JoinHostPort(k.VIP, lb.PortsText(uint16(k.Port), uint16(k.PortEnd)))
 }
 
-// healthWord is what a node thinks of a member; one that is away has no opinion that counts, and hosts have none.
+// healthWord returns a mux's health of a member. It is unknown if the mux is disconnected, and
+// empty for hosts.
 func healthWord(m memberReport) string {
 	switch {
 	case m.node.GetRole() == string(lb.RoleHost):
@@ -197,10 +202,10 @@ func healthWord(m memberReport) string {
 	return "down"
 }
 
-// noAgentWord is the health of a backend that no host agent serves, whatever checks say.
+// noAgentWord is the health of a backend without a host agent, whatever its checks result in.
 const noAgentWord = "no-agent"
 
-// health is healthWord, or noAgentWord instead of up for a member without a host agent.
+// health returns healthWord, or noAgentWord instead of up for a member without a host agent.
 func (d decisions) health(m memberReport) string {
 	word := healthWord(m)
 	if word == "up" && !d.served(m.MemberStatus) {
@@ -209,7 +214,7 @@ func (d decisions) health(m memberReport) string {
 	return word
 }
 
-// liveFlows are the member's flows at a mux that is there.
+// liveFlows returns the member's flows at a connected mux.
 func liveFlows(m memberReport) uint64 {
 	if m.node.GetConnected() {
 		return m.GetFlows()
@@ -227,7 +232,8 @@ type endpointRecord struct {
 	Members int `json:"members"`
 	// Healthy members are up at every connected mux.
 	Healthy int `json:"healthy"`
-	// Muxes that report the endpoint; Advertised are those whose speaker advertises the VIP.
+	// Muxes is the number of muxes that report the endpoint. Advertised is the number of those
+	// whose speaker advertises the VIP.
 	Muxes      int    `json:"muxes"`
 	Advertised int    `json:"advertised"`
 	Flows      uint64 `json:"flows"`
@@ -256,7 +262,7 @@ func endpointView(status *apiv1.StatusResponse, service string) view {
 	return view{rows, records}
 }
 
-// summarize adds up the members of one endpoint; there is at least one.
+// summarize aggregates the members of one endpoint, at least one.
 func summarize(members []memberReport, decided decisions) endpointRecord {
 	r := endpointRecord{endpointKey: keyOf(members[0].MemberStatus)}
 	muxes, ids, down, up := map[string]bool{}, map[uint32]bool{}, map[uint32]bool{}, map[uint32]bool{}

@@ -15,7 +15,8 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// watch prints the objects of a kind, then every change, until the context ends. It survives the loss of managers: see follow.
+// watch prints the objects of a kind, then every change, until the context ends. It survives the
+// loss of managers: see follow.
 func (g *globals) watch(ctx context.Context, w io.Writer, note func(string), kind lb.Kind, name string) error {
 	c, err := g.connect()
 	if err != nil {
@@ -40,16 +41,17 @@ func (g *globals) watch(ctx context.Context, w io.Writer, note func(string), kin
 	})
 }
 
-// watchPrinter prints changes as they come: table rows after one heading, YAML documents, or one JSON object a line.
+// watchPrinter prints changes one by one: table rows after one heading, YAML documents, or one JSON
+// object a line.
 type watchPrinter struct {
 	w       io.Writer
 	format  format
 	started bool
-	// told are the objects that it printed and that are not deleted, with their revisions.
+	// told holds the printed objects that are not deleted, with their revisions.
 	told map[watched]int64
 }
 
-// watched names an object.
+// watched identifies an object.
 type watched struct {
 	kind lb.Kind
 	name string
@@ -68,8 +70,8 @@ type event struct {
 	Object   json.RawMessage `json:"object,omitempty"`
 }
 
-// print prints what a response tells. The first one of a stream is whole, all that there is: then only what differs from
-// what was told before is printed.
+// print prints a response. The first response of a stream is whole: it holds every object, and
+// print prints only the differences from earlier output.
 func (p *watchPrinter) print(r *apiv1.WatchResponse, whole bool) error {
 	if !p.started && p.format == formatTable {
 		if err := p.row([]string{"EVENT", "REVISION", "NAME"}); err != nil {
@@ -142,7 +144,7 @@ func (p *watchPrinter) deleted(revision int64, id watched) error {
 	return p.row([]string{"deleted", fmt.Sprint(revision), name})
 }
 
-// row has fixed columns: rows that are still to come cannot widen those that were printed.
+// row has fixed columns, because later rows cannot widen printed ones.
 func (p *watchPrinter) row(cells []string) error {
 	_, err := fmt.Fprintf(p.w, "%-8s  %-8s  %s\n", cells[0], cells[1], cells[2])
 	return err

@@ -16,16 +16,17 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// loadWatchPace is the time between two looks of `get load --watch`.
+// loadWatchPace is the poll interval of `get load --watch`.
 const loadWatchPace = time.Second
 
-// isLoad tells whether a KIND of the command line means load.
+// isLoad reports whether a KIND of the command line means load.
 func isLoad(kind string) bool { return kind == "load" || kind == "loads" }
 
-// noService is no name of a service: members of it are asked for by those who want none.
+// noService is no valid name of a service. It selects no members.
 const noService = "-"
 
-// watchLoad prints the load of backends, then what changes, until ctx ends. It survives the loss of managers: see follow.
+// watchLoad prints the load of backends, then its changes, until ctx ends. It survives the loss of
+// managers: see follow.
 func (g *globals) watchLoad(ctx context.Context, w io.Writer, service string) error {
 	c, err := g.connect()
 	if err != nil {
@@ -58,29 +59,30 @@ func (g *globals) watchLoad(ctx context.Context, w io.Writer, service string) er
 	})
 }
 
-// loadPrinter prints changes of load as they come: table rows after one heading, YAML documents, or one JSON object a line.
+// loadPrinter prints changes of load one by one: table rows after one heading, YAML documents, or
+// one JSON object a line.
 type loadPrinter struct {
 	w       io.Writer
 	format  format
 	started bool
-	// told is what was printed of each backend that is still there.
+	// told holds the printed record of each backend that still exists.
 	told map[string]loadTold
 }
 
-// loadTold is a record as it was printed; text is its row without its age and its share.
+// loadTold is a printed record. text is its row without its age and its share.
 type loadTold struct {
 	record loadRecord
 	row    []string
 	text   string
 }
 
-// loadChange is a change as JSON and YAML.
+// loadChange is a change in JSON and YAML output.
 type loadChange struct {
 	Event string `json:"event"` // upserted or deleted
 	loadRecord
 }
 
-// print tells what differs from what was told.
+// print prints the differences from the last call.
 func (p *loadPrinter) print(v view) error {
 	if !p.started && p.format == formatTable {
 		if err := p.row("EVENT", v.rows[0]); err != nil {
@@ -128,7 +130,7 @@ func (p *loadPrinter) change(event string, r loadRecord, row []string) error {
 	return p.row(event, row)
 }
 
-// row has fixed columns: rows that are still to come cannot widen those that were printed.
+// row has fixed columns, because later rows cannot widen printed ones.
 func (p *loadPrinter) row(event string, cells []string) error {
 	_, err := fmt.Fprintf(p.w, "%-8s  %-16s  %-28s  %-22s  %-6s  %-11s  %-6s  %-10s  %-6s  %-20s  %s\n",
 		event, cells[0], cells[1], cells[2], cells[3], cells[4], cells[5], cells[6], cells[7], cells[8], cells[9])

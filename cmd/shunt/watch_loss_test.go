@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// TestWatchOutlivesItsManager kills the manager that `shunt get --watch` speaks with, which leads, while changes go on at
-// another: the command goes on there, and tells every service of every revision once.
+// TestWatchOutlivesItsManager kills the leading manager that `shunt get --watch` uses while changes
+// continue at another. The command continues there and prints every service of every revision once.
 func TestWatchOutlivesItsManager(t *testing.T) {
 	m1, m2, m3 := newPeer(t, "m1"), newPeer(t, "m2"), newPeer(t, "m3")
 	m1.start()
@@ -38,7 +38,7 @@ func TestWatchOutlivesItsManager(t *testing.T) {
 		watch.Wait()
 	}()
 	lines, told := bufio.NewScanner(out), map[string]int{}
-	// until reads what it prints until it has told the service.
+	// until reads the output up to the service.
 	until := func(name string) {
 		t.Helper()
 		for lines.Scan() {

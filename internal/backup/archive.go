@@ -1,11 +1,13 @@
-// Package backup is the format of backups: everything that a cluster of managers needs to come back, in one file whose
-// damage is found before anything of it is used. docs/ops/backup.md describes it for operators.
+// Package backup defines the format of backups: all data that restores a cluster of managers, in
+// one file whose damage is detected before any of it is used. docs/ops/backup.md describes it for
+// operators.
 //
-//	magic "shuntbak" | format, 2 bytes | records | end mark "shuntend" | length of all before the mark, 8 bytes | SHA-256 of all before
+//	magic "shuntbak" | format, 2 bytes | records | end mark "shuntend" |
+//	length of all before the mark, 8 bytes | SHA-256 of all before
 //
-// A record is a type of one byte, a length of four, and so many bytes: one header (JSON), one with the secrets (JSON), and one
-// for each key of the store, ordered by key: length of the key (2 bytes), key, revision of its last change (8 bytes), value.
-// Numbers are big-endian.
+// A record is a type of one byte, a length of four, and so many bytes: one header (JSON), one with
+// the secrets (JSON), and one for each key of the store, ordered by key: length of the key (2
+// bytes), key, revision of its last change (8 bytes), value. Numbers are big-endian.
 package backup
 
 import (
@@ -22,12 +24,12 @@ const Format = 1
 const (
 	magic   = "shuntbak"
 	endMark = "shuntend"
-	// headBytes and endBytes are what stands before and after the records.
+	// headBytes and endBytes are the sizes before and after the records.
 	headBytes = len(magic) + 2
 	endBytes  = len(endMark) + 8 + sha256.Size
-	// recordBytes is what stands before a record's content.
+	// recordBytes is the size before a record's content.
 	recordBytes = 1 + 4
-	// keyBytes is what a record of a key has beside key and value.
+	// keyBytes is the size of a key's record without key and value.
 	keyBytes = 2 + 8
 )
 
@@ -38,11 +40,11 @@ const (
 	typeKey     = 3
 )
 
-// Errors that callers may test for.
+// Errors that callers may check.
 var (
-	// ErrNoBackup: the content is something else.
+	// ErrNoBackup: the content is not a backup.
 	ErrNoBackup = errors.New("is not a backup of Shunt")
-	// ErrDamaged: the content is not what was written.
+	// ErrDamaged: the content was changed after it was written.
 	ErrDamaged = errors.New("is damaged")
 	// ErrTruncated: the end is missing.
 	ErrTruncated = errors.New("is truncated")
@@ -54,35 +56,37 @@ var (
 type Archive struct {
 	Header  Header
 	Secrets Secrets
-	// Keys are ordered by key; no key is there twice.
+	// Keys are ordered by key, without duplicates.
 	Keys []Key
 }
 
-// Header says what is in an archive.
+// Header describes the content of an archive.
 type Header struct {
 	// Time is when the state was read.
 	Time time.Time `json:"time"`
-	// Version and Commit are those of the manager that wrote it, Schema that of the store's content.
+	// Version and Commit are those of the manager that wrote it, Schema that of the store's
+	// content.
 	Version string `json:"version"`
 	Commit  string `json:"commit,omitempty"`
 	Schema  string `json:"schema"`
-	// Revision of the store, and the last epoch.
+	// Revision is that of the store, Epoch the last epoch.
 	Revision int64 `json:"revision"`
 	Epoch    int64 `json:"epoch"`
 	// Cluster is the name in the CA's certificate, CA the hexadecimal SHA-256 of the certificate.
 	Cluster string `json:"cluster"`
 	CA      string `json:"ca"`
-	// Keys is their number; Counts are those of what they hold, such as "Service" or "audit".
+	// Keys is the number of keys; Counts are the numbers of their contents, such as "Service" or
+	// "audit".
 	Keys   int            `json:"keys"`
 	Counts map[string]int `json:"counts"`
 }
 
-// Secrets are what managers hold beside the store.
+// Secrets holds the data of managers outside of the store.
 type Secrets struct {
 	// CA and CAKey are PEM.
 	CA    []byte `json:"ca"`
 	CAKey []byte `json:"ca_key"`
-	// StoreKey unseals the secrets in the store.
+	// StoreKey decrypts the secrets in the store.
 	StoreKey []byte `json:"store_key"`
 }
 
@@ -94,7 +98,7 @@ type Key struct {
 	Value    []byte
 }
 
-// check tells whether the archive keeps its own rules.
+// check returns an error if the archive violates its own rules.
 func (a *Archive) check() error {
 	if a.Header.Keys != len(a.Keys) {
 		return fmt.Errorf("header: keys: %d: must be %d, as many as there are", a.Header.Keys, len(a.Keys))

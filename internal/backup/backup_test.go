@@ -13,7 +13,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// small is an archive with a bit of everything.
+// small returns an archive with every kind of content.
 func small() *Archive {
 	return &Archive{
 		Header: Header{
@@ -33,7 +33,7 @@ func encoded(t interface{ Fatal(...any) }, a *Archive) []byte {
 	return b.Bytes()
 }
 
-// TestRoundTrip: what is written is read.
+// TestRoundTrip: Decode returns the encoded archive.
 func TestRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		a := small()
@@ -51,7 +51,7 @@ func TestRoundTrip(t *testing.T) {
 	})
 }
 
-// TestEveryBitCounts: no bit of an archive may change, and none of its bytes be missing or added.
+// TestEveryBitCounts: Decode detects every changed bit, and every missing or added byte.
 func TestEveryBitCounts(t *testing.T) {
 	whole := encoded(t, small())
 	for i := range whole {
@@ -96,7 +96,7 @@ func TestReasons(t *testing.T) {
 	}
 }
 
-// TestWriterKeepsTheRules: what a reader refuses is not written.
+// TestWriterKeepsTheRules: Encode refuses archives that Decode refuses.
 func TestWriterKeepsTheRules(t *testing.T) {
 	for name, spoil := range map[string]func(*Archive){
 		"no order":        func(a *Archive) { a.Keys[0], a.Keys[1] = a.Keys[1], a.Keys[0] },
@@ -113,8 +113,8 @@ func TestWriterKeepsTheRules(t *testing.T) {
 	}
 }
 
-// FuzzReadArchive: whatever the content, there is an archive that keeps the rules or an error; with a checksum that is right,
-// too.
+// FuzzReadArchive: for any content, also with a correct checksum, Decode returns a valid archive or
+// an error.
 func FuzzReadArchive(f *testing.F) {
 	whole := encoded(f, small())
 	f.Add(whole, false)
@@ -135,7 +135,7 @@ func FuzzReadArchive(f *testing.F) {
 	})
 }
 
-// TestSeal: a backup opens with its own key only, and says nothing of its secrets before.
+// TestSeal: a backup opens only with its own key, and contains no readable secret.
 func TestSeal(t *testing.T) {
 	whole := encoded(t, small())
 	identity, err := age.GenerateX25519Identity()
@@ -203,7 +203,7 @@ func TestSeal(t *testing.T) {
 	}
 }
 
-// TestNoErrorTellsSecrets: what is wrong with a passphrase or a key is said without it.
+// TestNoErrorTellsSecrets: errors about a passphrase or a key do not contain it.
 func TestNoErrorTellsSecrets(t *testing.T) {
 	for _, secret := range []string{"hunter2", "first line is long\nsecond line"} {
 		if _, err := PassphraseLock(secret); err == nil || strings.Contains(err.Error(), "hunter2") || strings.Contains(err.Error(), "first line") {

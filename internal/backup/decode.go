@@ -11,8 +11,8 @@ import (
 
 var errMalformed = errors.New("is malformed, though its checksum is right")
 
-// Decode reads an archive. Nothing of one is returned that is not whole: the checksum is looked at first. The archive's
-// values are parts of content.
+// Decode reads an archive. It verifies the checksum first and returns no part of an incomplete
+// archive. The archive's values are slices of content.
 func Decode(content []byte) (*Archive, error) {
 	records, err := verify(content)
 	if err != nil {
@@ -39,7 +39,7 @@ func Decode(content []byte) (*Archive, error) {
 	return a, nil
 }
 
-// verify returns the records of what is whole and of a known format.
+// verify returns the records of complete content in a known format.
 func verify(content []byte) ([]byte, error) {
 	if !strings.HasPrefix(magic, string(content[:min(len(magic), len(content))])) || len(content) == 0 {
 		return nil, ErrNoBackup
@@ -47,7 +47,7 @@ func verify(content []byte) ([]byte, error) {
 	if len(content) < headBytes {
 		return nil, fmt.Errorf("%w: it ends after %d bytes", ErrTruncated, len(content))
 	}
-	// Whatever a newer format is like, this stands at the same place.
+	// This is at the same place in every newer format.
 	if format := binary.BigEndian.Uint16(content[len(magic):]); format > Format || format == 0 {
 		if damage := checkEnd(content); damage != nil {
 			return nil, damage
@@ -60,7 +60,7 @@ func verify(content []byte) ([]byte, error) {
 	return content[headBytes : len(content)-endBytes], nil
 }
 
-// checkEnd looks at the end mark and the checksum.
+// checkEnd checks the end mark and the checksum.
 func checkEnd(content []byte) error {
 	at := len(content) - endBytes
 	if at < headBytes || !bytes.HasPrefix(content[at:], []byte(endMark)) {
@@ -76,13 +76,13 @@ func checkEnd(content []byte) error {
 	return nil
 }
 
-// decoder takes records apart.
+// decoder splits content into records.
 type decoder struct {
 	rest []byte
 	at   int
 }
 
-// record takes the next one.
+// record returns the next one.
 func (d *decoder) record() (kind byte, content []byte, err error) {
 	if len(d.rest) < recordBytes {
 		return 0, nil, fmt.Errorf("%w: byte %d: a record is missing", errMalformed, d.at)

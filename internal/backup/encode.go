@@ -35,7 +35,7 @@ func Encode(w io.Writer, a *Archive) error {
 	return nil
 }
 
-// encoder remembers the first error.
+// encoder keeps the first error.
 type encoder struct {
 	w   io.Writer
 	sum hash.Hash

@@ -6,7 +6,7 @@ import (
 	"encoding/binary"
 )
 
-// ended puts an end with the right checksum after head and records.
+// ended appends an end with the correct checksum to head and records.
 func ended(content []byte) []byte {
 	out := append(bytes.Clone(content), endMark...)
 	out = binary.BigEndian.AppendUint64(out, uint64(len(content)))
@@ -14,7 +14,7 @@ func ended(content []byte) []byte {
 	return append(out, sum[:]...)
 }
 
-// ofFormat is an archive that says another format.
+// ofFormat returns an archive with another format number.
 func ofFormat(whole []byte, format uint16) []byte {
 	content := bytes.Clone(whole[:len(whole)-endBytes])
 	binary.BigEndian.PutUint16(content[len(magic):], format)

@@ -10,22 +10,23 @@ import (
 	"filippo.io/age"
 )
 
-// minPassphrase is the least length of a passphrase, in bytes: a short one is found by trying.
+// minPassphrase is the minimum length of a passphrase, in bytes, because short ones can be found by
+// brute force.
 const minPassphrase = 12
 
-// sealedPrefix is what every file of age begins with.
+// sealedPrefix is the prefix of every file of age.
 const sealedPrefix = "age-encryption.org/"
 
 // ErrSealed: the backup is encrypted and no key for it was given.
 var ErrSealed = errors.New("is encrypted: a passphrase or an identity is needed")
 
-// Lock is what a backup is encrypted for; the zero Lock leaves it readable.
+// Lock holds the recipients that a backup is encrypted for; the zero Lock does not encrypt.
 type Lock struct{ recipients []age.Recipient }
 
-// Unlock is what opens encrypted backups; the zero Unlock opens none.
+// Unlock holds the keys that open encrypted backups; the zero Unlock opens none.
 type Unlock struct{ identities []age.Identity }
 
-// PassphraseLock encrypts with a passphrase, the first line of text. No error tells anything of it.
+// PassphraseLock encrypts with a passphrase, the first line of text. No error contains it.
 func PassphraseLock(text string) (Lock, error) {
 	p, err := passphrase(text)
 	if err != nil {
@@ -35,7 +36,7 @@ func PassphraseLock(text string) (Lock, error) {
 	return Lock{[]age.Recipient{r}}, err
 }
 
-// PassphraseUnlock opens what PassphraseLock encrypts.
+// PassphraseUnlock opens backups of PassphraseLock.
 func PassphraseUnlock(text string) (Unlock, error) {
 	p, err := passphrase(text)
 	if err != nil {
@@ -57,7 +58,8 @@ func passphrase(text string) (string, error) {
 	return line, nil
 }
 
-// RecipientLock encrypts for everybody whose public key is in text: "age1…", one a line, with comments after #.
+// RecipientLock encrypts for all owners of the public keys in text: "age1…", one a line, with
+// comments after #.
 func RecipientLock(text string) (Lock, error) {
 	r, err := age.ParseRecipients(strings.NewReader(text))
 	if err != nil {
@@ -66,7 +68,8 @@ func RecipientLock(text string) (Lock, error) {
 	return Lock{r}, nil
 }
 
-// IdentityUnlock opens with the private keys in text, as age-keygen writes them. No error tells anything of them.
+// IdentityUnlock opens backups with the private keys in text, in the format of age-keygen. No error
+// contains them.
 func IdentityUnlock(text string) (Unlock, error) {
 	i, err := age.ParseIdentities(strings.NewReader(text))
 	if err != nil {
@@ -76,7 +79,7 @@ func IdentityUnlock(text string) (Unlock, error) {
 	return Unlock{i}, nil
 }
 
-// None tells whether the lock leaves a backup readable.
+// None reports whether the lock does not encrypt.
 func (l Lock) None() bool { return len(l.recipients) == 0 }
 
 // Seal encrypts content.
@@ -98,10 +101,10 @@ func (l Lock) Seal(w io.Writer, content []byte) error {
 	return nil
 }
 
-// Sealed tells whether content is encrypted.
+// Sealed reports whether content is encrypted.
 func Sealed(content []byte) bool { return bytes.HasPrefix(content, []byte(sealedPrefix)) }
 
-// Open decrypts content; what is not encrypted is returned as it is.
+// Open decrypts content; unencrypted content is returned unchanged.
 func (u Unlock) Open(content []byte) ([]byte, error) {
 	if !Sealed(content) {
 		return content, nil

@@ -7,7 +7,7 @@ import (
 	"github.com/shuntlb/shunt/internal/dataplane/benchrun"
 )
 
-// muxAudit proves by the mux's own counters and flow table that a run was what its case says.
+// muxAudit checks by the mux's own counters and flow table that a run matched its case.
 type muxAudit struct {
 	c       muxCase
 	before  dataplane.MuxCounters
@@ -16,17 +16,19 @@ type muxAudit struct {
 
 // Shares that a run must reach.
 const (
-	// wantKnown is the share of the traffic's flows that the table must hold, and of packets that must find theirs.
+	// wantKnown is the share of the traffic's flows that the table must hold, and of packets that
+	// must find theirs.
 	wantKnown = 0.999
-	// wantEvicting is the share of new flows that must find a place: a bucket of the table may hold trusted flows only.
+	// wantEvicting is the share of new flows that must find a slot, because a bucket of the table
+	// may hold trusted flows only.
 	wantEvicting = 0.99
-	// wantKept is the share of trusted flows that must outlive a flood.
+	// wantKept is the share of trusted flows that must survive a flood.
 	wantKept = 0.9999
-	// floodRuns fill what the trusted flows leave of the table: new flows, twice its size.
+	// floodRuns fill the slots that trusted flows leave free: new flows, twice the table's size.
 	floodRuns = 2
 )
 
-// begin makes the flows known to the mux and notes its counters.
+// begin fills the mux's tables with the flows and records its counters.
 func (c muxCase) begin(harness *benchrun.Harness, mux *benchrun.Mux) (a muxAudit, err error) {
 	a.c = c
 	if c.table > 0 {
@@ -63,7 +65,8 @@ func (c muxCase) begin(harness *benchrun.Harness, mux *benchrun.Mux) (a muxAudit
 	return a, err
 }
 
-// end checks a run of the given number of packets and returns the share of them that met the flow table as wanted.
+// end checks a run of the given number of packets. It returns the share of them with the wanted
+// result of the flow table.
 func (a muxAudit) end(mux *benchrun.Mux, packets uint64) (float64, error) {
 	after, err := mux.Counters()
 	if err != nil {
@@ -102,7 +105,8 @@ func (a muxAudit) end(mux *benchrun.Mux, packets uint64) (float64, error) {
 		return share, fmt.Errorf("%g of the packets met the flow table as they should: want %g (reasons %v)", share, want, after.Reasons)
 	}
 	trusted, err := trustedFlows(mux)
-	// A new flow whose fingerprint is that of a trusted one takes its entry over: one of 4 Mi finds such a bucket.
+	// A new flow with the fingerprint of a trusted one takes over its entry. One of 4 Mi finds such
+	// a bucket.
 	if err == nil && float64(trusted) < wantKept*float64(a.trusted) {
 		err = fmt.Errorf("%d trusted flows are left of %d", trusted, a.trusted)
 	}

@@ -40,7 +40,7 @@ func TestWriteTable(t *testing.T) {
 	}
 }
 
-// Oracle: the value below which lies p of the values, found by counting.
+// Oracle: the value below which the share p of the values lies, found by counting.
 func TestPercentileByCounting(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		values := rapid.SliceOfN(rapid.Float64Range(-1e6, 1e6), 1, 50).Draw(t, "values")
@@ -100,7 +100,7 @@ func TestUnsupportedIsRefused(t *testing.T) {
 	}
 }
 
-// Every goal of a suite is about a case of it.
+// Every goal of a suite names one of its cases.
 func TestSuitesAreConsistent(t *testing.T) {
 	for _, s := range Suites() {
 		if len(s.Cases) == 0 || len(s.Plotted) == 0 || s.Unit == "" || s.Takes == 0 || s.TakesShort == 0 || s.TakesShort > time.Minute {

@@ -12,12 +12,12 @@ import (
 // Engines of the suite, as its rows name them.
 const (
 	cheetahShunt   = "shunt"  // affinity cookie, round robin
-	cheetahFlow    = "flow"   // affinity flow: the muxes remember
+	cheetahFlow    = "flow"   // affinity flow: the muxes' flow tables
 	cheetahHash    = "hash"   // affinity hash: hosts repair
-	cheetahMaglev  = "maglev" // affinity hash, nothing is repaired
+	cheetahMaglev  = "maglev" // affinity hash, without repair
 	cheetahModulo  = "sim-modulo"
-	cheetahTheirs  = "cheetah" // their encoding, as published, at the server
-	cheetahDirect  = "none"    // timestamps as they are
+	cheetahTheirs  = "cheetah" // Cheetah's encoding, as published, at the server
+	cheetahDirect  = "none"    // unchanged timestamps
 	cheetahStep    = "step"    // case of the rows of one step
 	brokenField    = "broken"
 	pushDelayField = "worst_s"
@@ -52,14 +52,14 @@ var cheetahSuite = Suite{
 	run:     runCheetah,
 }
 
-// cheetahSizes are those of a run.
+// cheetahSizes are the sizes of a run.
 type cheetahSizes struct {
 	hosts, vms, muxes    int
-	servers, come, leave int           // of the story of scaling
+	servers, come, leave int           // of the scaling case
 	first, more          int           // connections of each engine: at first, and after each step
 	pushes               int           // of each engine and silence
-	workers              int           // servers of the case completion
-	requests             time.Duration // how long they come
+	workers              int           // servers of the completion case
+	requests             time.Duration // how long they arrive
 }
 
 func (o Options) cheetahSizes() cheetahSizes {
@@ -89,7 +89,7 @@ func runCheetah(ctx context.Context, o Options, emit func(Row)) error {
 	})
 }
 
-// cheetahFiles are the steps of the story of scaling, what became of pushes, and how long requests took.
+// cheetahFiles returns the files of the scaling steps, of the pushes, and of the request durations.
 func cheetahFiles(rows []Row) (files []resultFile) {
 	of := func(cases ...string) []Row {
 		return without(rows, func(r Row) bool { return !slices.Contains(cases, r.Case) })
@@ -109,7 +109,8 @@ func cheetahFiles(rows []Row) (files []resultFile) {
 	return files
 }
 
-// seriesOf draws a line of a figure for each engine; at says where a row lies, over all of them.
+// seriesOf returns a figure's line for each engine. at returns the position of a row across all
+// lines.
 func seriesOf(rows []Row, of string, at func(Row) float64) (lines []figure.Line) {
 	for _, r := range rows {
 		i := slices.IndexFunc(lines, func(l figure.Line) bool { return l.Name == r.text(engineField) })
@@ -134,7 +135,7 @@ func stepPanel(rows []Row) figure.Panel {
 	return p
 }
 
-// pushPanel draws how late the latest push of each engine was.
+// pushPanel draws the delay of each engine's latest push.
 func pushPanel(rows []Row) figure.Panel {
 	p := figure.Panel{Title: "a server speaks after a silence: how late the latest is heard", X: "silence in seconds", Y: "seconds", LogX: true}
 	p.Lines = seriesOf(rows, pushDelayField, func(r Row) float64 { return r.Get("idle_s") })

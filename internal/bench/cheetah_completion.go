@@ -31,25 +31,28 @@ const (
 
 	// completionVIP is the number of the first scheduler's VIP; the others follow.
 	completionVIP = 55
-	// completionPorts are the source ports of each scheduler's requests: more than there are within a minute.
+	// completionPorts are the source ports of each scheduler's requests: more than the requests
+	// within a minute.
 	completionPorts = 5_500
-	// completionMean is what a request needs of a server that has no other.
+	// completionMean is a request's mean duration at a server without other requests.
 	completionMean = 300 * time.Millisecond
 	// completionPatience is when a request counts as failed.
 	completionPatience = time.Minute
-	// completionLooks is how often hosts look at their servers: far more often than requests end.
+	// completionLooks is the interval at which hosts sample their servers: far shorter than
+	// requests.
 	completionLooks = 10 * time.Millisecond
-	// completionHealth finds servers that are gone, which none is, without much work beside the requests.
+	// completionHealth sets health checks that cost little, because no server fails.
 	completionHealth, completionHealthEvery = 10, 5 * time.Second
 )
 
-// completionEngines are the schedulers that are compared, hashing first.
+// completionEngines are the compared schedulers, hashing first.
 var completionEngines = []struct{ name, affinity, scheduler string }{
 	{"hash", "hash", "maglev"}, {"round-robin", "cookie", "round-robin"}, {"p2c", "cookie", "p2c"}, {"least-connections", "cookie", "least-connections"},
 	{"adaptive", "cookie", "adaptive"},
 }
 
-// completionWorkloads are what requests need, and completionBusy which share of their time servers are busy.
+// completionWorkloads are the distributions of the requests' work. completionBusy are the shares of
+// time that servers are busy.
 var (
 	completionWorkloads = []struct {
 		name string
@@ -58,7 +61,8 @@ var (
 	completionBusy = []float64{0.7, 0.9}
 )
 
-// dueRequests are those of a run: they come at random times, so many of them that servers are busy for that share of their time.
+// dueRequests returns the requests of a run. They arrive at random times, at the rate that keeps
+// servers busy for the given share of their time.
 func dueRequests(r *rand.Rand, work balance.Work, servers int, busy float64, during time.Duration) (out []balance.Due) {
 	every := float64(completionMean) / (busy * float64(servers))
 	for at := time.Duration(0); ; {
@@ -69,7 +73,7 @@ func dueRequests(r *rand.Rand, work balance.Work, servers int, busy float64, dur
 	}
 }
 
-// completion measures all workloads and loads, one after the other, all schedulers side by side.
+// completion measures all workloads and loads, one after the other, all schedulers in parallel.
 func (r *rig) completion(ctx context.Context, o Options, sizes cheetahSizes, emit func(Row)) error {
 	for n := range r.lab.Topology.Hosts.Count {
 		if err := r.lab.ReplaceAgent(ctx, fmt.Sprintf("host%d", 1+n), r.lab.Binary, "--load-interval", completionLooks.String()); err != nil {
@@ -91,7 +95,8 @@ func (r *rig) completion(ctx context.Context, o Options, sizes cheetahSizes, emi
 	return ctx.Err()
 }
 
-// completionServices makes a service of each scheduler over the same servers, as many on each host.
+// completionServices makes a service of each scheduler over the same servers, equally many on each
+// host.
 func (r *rig) completionServices(ctx context.Context, sizes cheetahSizes) error {
 	request, want := &apiv1.ApplyRequest{}, map[string]int{}
 	for i, e := range completionEngines {
@@ -131,7 +136,8 @@ func (r *rig) completionServices(ctx context.Context, sizes cheetahSizes) error 
 	return nil
 }
 
-// complete sends the requests to every scheduler's service and tells how long those took that were due after warm-up, and how long they had to.
+// complete sends the requests to every scheduler's service. It emits the duration of those that
+// were due after warm-up, and the bounds of simulation.
 func (r *rig) complete(ctx context.Context, workload string, busy float64, due []balance.Due, servers int, warm time.Duration, emit func(Row)) error {
 	took := make([][]time.Duration, len(completionEngines))
 	errs := make([][]error, len(completionEngines))
@@ -140,7 +146,8 @@ func (r *rig) complete(ctx context.Context, workload string, busy float64, due [
 	for i, e := range completionEngines {
 		took[i], errs[i] = make([]time.Duration, len(due)), make([]error, len(due))
 		vip, _ := lab.VIPAddresses(completionVIP + i)
-		first := vipPorts.first + uint16(i*completionPorts) // a server meets no connection of another's with the same
+		// A server never has two schedulers' connections from the same port.
+		first := vipPorts.first + uint16(i*completionPorts)
 		dial, to := r.dialer(portRange{first, first + completionPorts - 1}), netip.AddrPortFrom(vip, servicePort).String()
 		group.Go(func() {
 			timer := time.NewTimer(0)
@@ -189,10 +196,11 @@ func (r *rig) complete(ctx context.Context, workload string, busy float64, due [
 	return nil
 }
 
-// completionDraws are the simulated runs of which a bound that is drawn is the median.
+// completionDraws is the number of simulated runs over whose median a random bound is taken.
 const completionDraws = 101
 
-// completionBounds are what the same requests would come to with one balancer that sees every one of them begin and end at once, hashing first.
+// completionBounds are the results of the same requests with a single balancer that sees every
+// request begin and end immediately, hashing first.
 var completionBounds = []struct {
 	name   string
 	runs   int
@@ -202,7 +210,7 @@ var completionBounds = []struct {
 	{"sim-least", 1, func(*rand.Rand) func([]int) int { return balance.LeastOpen() }},
 }
 
-// emitBounds simulates the requests.
+// emitBounds simulates the requests and emits the bounds.
 func emitBounds(workload string, busy float64, due []balance.Due, servers int, warm time.Duration, emit func(Row)) {
 	var hash float64
 	for i, b := range completionBounds {
@@ -225,14 +233,14 @@ func emitBounds(workload string, busy float64, due []balance.Due, servers int, w
 	}
 }
 
-// completionRow is what became of the requests of an engine; hash is the 99th percentile of hashing.
+// completionRow returns the result of an engine. hash is the 99th percentile of hashing.
 func completionRow(workload string, busy float64, engine string, requests, failed int, p50, p99, hash float64) Row {
 	return Row{completionCase, []Field{
 		{workloadField, workload}, {busyField, busy}, {engineField, engine}, {"requests", requests}, {"failed", failed}, {"p50_ms", round(p50)}, {tookField, round(p99)}, {betterField, round(hash / p99)},
 	}}
 }
 
-// askWork makes one request over a connection of its own, which the server closes.
+// askWork makes one request over its own connection, which the server closes.
 func askWork(ctx context.Context, dial dialFunc, to, queue string, work time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, completionPatience)
 	defer cancel()
@@ -260,7 +268,7 @@ func askWork(ctx context.Context, dial dialFunc, to, queue string, work time.Dur
 	return nil
 }
 
-// completionPanels are a diagram of each workload.
+// completionPanels returns a diagram of each workload.
 func completionPanels(rows []Row) (panels []figure.Panel) {
 	for _, w := range completionWorkloads {
 		p := figure.Panel{Title: w.name + ": the slowest of a hundred requests", X: "share of their time that servers are busy", Y: "ms (99th percentile)", LogY: true}

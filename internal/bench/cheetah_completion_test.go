@@ -10,7 +10,7 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// Requests come in their order, as many and with as much work as keep servers busy for that share of their time.
+// Requests are in order, and their number and work keep servers busy for the given share of time.
 func TestDueRequests(t *testing.T) {
 	for _, w := range completionWorkloads {
 		for _, busy := range completionBusy {
@@ -30,7 +30,8 @@ func TestDueRequests(t *testing.T) {
 	}
 }
 
-// Every scheduler has source ports of its own, more than there are requests in a minute of the busiest run, and AWRR is one of them.
+// Every scheduler has its own source ports, more than the requests in a minute of the busiest run,
+// and AWRR is one of them.
 func TestCompletionEngines(t *testing.T) {
 	if last := int(vipPorts.first) + len(completionEngines)*completionPorts - 1; last > int(vipPorts.last) {
 		t.Errorf("source ports end at %d", last)

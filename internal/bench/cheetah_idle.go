@@ -18,7 +18,7 @@ import (
 	"github.com/shuntlb/shunt/internal/netdev"
 )
 
-// silences are the cases about pushes. The long one runs only when it is named.
+// silences are the cases about pushes. The long one runs only if it is named.
 var silences = []struct {
 	name  string
 	after time.Duration
@@ -28,20 +28,22 @@ var silences = []struct {
 const (
 	// pushVIP is the number of the VIP of the pushes.
 	pushVIP = 50
-	// pushLate is when a push counts as late: far above what a busy machine takes, and below the second time that the server sends it again.
+	// pushLate is when a push counts as late: far above the delay on a busy machine, and below that
+	// of repeated retransmissions.
 	pushLate = time.Second
-	// pushPatience is how much later than it was sent a push is waited for: as long as the server sends it again.
+	// pushPatience bounds the wait for a push after it was sent. The server retransmits for as
+	// long.
 	pushPatience = 5 * time.Minute
 )
 
-// pushEngine is a way to a server that speaks after a silence.
+// pushEngine is a path to a server that sends after a silence.
 type pushEngine struct {
 	name, client string
 	target       netip.AddrPort
 	servers      []string // namespaces of the servers that it may lead to
 }
 
-// pushes measures every silence that is asked for, all ways side by side.
+// pushes measures every selected silence, all paths in parallel.
 func (r *rig) pushes(ctx context.Context, o Options, sizes cheetahSizes, emit func(Row)) error {
 	wanted := false
 	for _, s := range silences {
@@ -76,12 +78,13 @@ func (r *rig) pushes(ctx context.Context, o Options, sizes cheetahSizes, emit fu
 	return ctx.Err()
 }
 
-// wantsSilence tells whether a case about pushes was asked for.
+// wantsSilence reports whether a case about pushes was selected.
 func (o Options) wantsSilence(name string, long bool) bool {
 	return o.wants(name) && (!long || o.wantsLong(name))
 }
 
-// pushEngines makes the ways: through muxes and hosts to the first server of each host; to a server under their encoding; to another as it is.
+// pushEngines makes the paths: through muxes and hosts to the first server of each host, to a
+// server with Cheetah's encoding, and to another server directly.
 func (r *rig) pushEngines(ctx context.Context, o Options) (engines []pushEngine, done func(), err error) {
 	backends := r.backends(r.lab.Topology.Hosts.Count)
 	vip, _ := lab.VIPAddresses(pushVIP)
@@ -116,7 +119,7 @@ func (r *rig) pushEngines(ctx context.Context, o Options) (engines []pushEngine,
 	return []pushEngine{shunt, theirs, direct(cheetahDirect, "client3", 3)}, done, nil
 }
 
-// publish puts their encoding onto the device of a server.
+// publish attaches Cheetah's encoding to the device of a server.
 func (r *rig) publish(vm string) (published *proofrun.Published, err error) {
 	err = netdev.In(r.namespace(vm), func() error {
 		dev, err := net.InterfaceByName(lab.Uplink)
@@ -129,12 +132,13 @@ func (r *rig) publish(vm string) (published *proofrun.Published, err error) {
 	return published, err
 }
 
-// namespace is that of a node.
+// namespace returns the namespace of a node.
 func (r *rig) namespace(node string) string {
 	return lab.Node{Name: node}.Namespace(r.lab.Topology.Name)
 }
 
-// push lets servers be silent for so long on so many connections of each way, and tells when they were heard.
+// push lets servers be silent on count connections of each path and returns the delays of their
+// pushes.
 func (r *rig) push(ctx context.Context, engines []pushEngine, after time.Duration, count int) (rows []Row, err error) {
 	before := make([]pushDrops, len(engines))
 	for i, e := range engines {
@@ -178,13 +182,14 @@ func (r *rig) push(ctx context.Context, engines []pushEngine, after time.Duratio
 	return rows, nil
 }
 
-// hear opens a connection, hears the server's first line, and returns how late the second is; more than pushPatience when it is not heard.
+// hear opens a connection, waits for the server's first line, and returns the delay of the second.
+// It returns more than pushPatience if the second does not arrive.
 func (r *rig) hear(ctx context.Context, e pushEngine, after time.Duration) (late time.Duration, err error) {
 	dialing, cancel := context.WithTimeout(ctx, lifePatience)
 	defer cancel()
 	var conn net.Conn
 	err = netdev.In(r.namespace(e.client), func() error {
-		// Keep-alives of the client would be answered, and the silence would be none.
+		// Keep-alives of the client would be answered and end the silence.
 		d := net.Dialer{FallbackDelay: -1, KeepAlive: -1}
 		conn, err = d.DialContext(dialing, "tcp4", e.target.String())
 		return err
@@ -226,10 +231,10 @@ func (r *rig) hear(ctx context.Context, e pushEngine, after time.Duration) (late
 	return heard.Sub(time.Unix(0, sent)), nil
 }
 
-// pushDrops are segments that kernels dropped because of their timestamps.
+// pushDrops counts the segments that kernels dropped because of their timestamps.
 type pushDrops struct{ paws, tsecr uint64 }
 
-// drops reads what the client and the servers of a way dropped so far.
+// drops reads the drops of a path's client and servers so far.
 func (r *rig) drops(e pushEngine) (d pushDrops, err error) {
 	if d.paws, err = r.tcpCounter(e.client, "PAWSEstab"); err != nil {
 		return d, err
@@ -244,7 +249,8 @@ func (r *rig) drops(e pushEngine) (d pushDrops, err error) {
 	return d, nil
 }
 
-// tcpCounter reads a counter of a node's TCP, by its name in /proc/net/netstat; one that this kernel has not is 0.
+// tcpCounter reads a counter of a node's TCP, by its name in /proc/net/netstat. A counter that this
+// kernel lacks is 0.
 func (r *rig) tcpCounter(node, name string) (value uint64, err error) {
 	err = netdev.In(r.namespace(node), func() error {
 		text, err := os.ReadFile("/proc/thread-self/net/netstat")
@@ -257,7 +263,7 @@ func (r *rig) tcpCounter(node, name string) (value uint64, err error) {
 	return value, err
 }
 
-// netstat finds a counter: pairs of lines, names above values.
+// netstat finds a counter in pairs of lines, names above values.
 func netstat(text, name string) (uint64, error) {
 	lines := strings.Split(text, "\n")
 	for i := 0; i+1 < len(lines); i += 2 {

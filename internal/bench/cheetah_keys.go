@@ -14,7 +14,7 @@ import (
 // Purpose and phases of keys (apiv1.KeySet).
 const (
 	cookieKeys = "cookie"
-	keysSteady = "steady" // all nodes have the one key
+	keysSteady = "steady" // all nodes have the single key
 	keysRest   = "rest"   // all hosts stamp with the new one
 )
 
@@ -37,7 +37,7 @@ func (r *rig) waitKeys(ctx context.Context, vip netip.Addr, phase string) error 
 	}
 }
 
-// keyPhase is the phase of the cookie keys of a VIP; empty when there are none.
+// keyPhase returns the phase of the cookie keys of a VIP, or "" if there are none.
 func (r *rig) keyPhase(ctx context.Context, vip netip.Addr) (string, error) {
 	answer, err := r.manager.ListKeys(ctx, connect.NewRequest(&apiv1.ListKeysRequest{Scopes: []string{vip.String()}}))
 	if err != nil {

@@ -11,7 +11,8 @@ import (
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 )
 
-// waitMembers waits until all connected nodes obey a revision and every mux calls so many members of each service alive.
+// waitMembers waits until all connected nodes have applied a revision and every mux reports the
+// wanted number of members of each service alive.
 func (r *rig) waitMembers(ctx context.Context, revision int64, want map[string]int) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*stepWithin)
 	defer cancel()
@@ -30,7 +31,7 @@ func (r *rig) waitMembers(ctx context.Context, revision int64, want map[string]i
 	}
 }
 
-// missingMembers says what waitMembers waits for.
+// missingMembers returns the first condition of waitMembers that does not hold.
 func (r *rig) missingMembers(ctx context.Context, revision int64, want map[string]int) error {
 	answer, err := r.manager.Status(ctx, connect.NewRequest(&apiv1.StatusRequest{}))
 	if err != nil {

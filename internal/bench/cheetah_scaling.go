@@ -19,24 +19,25 @@ import (
 const (
 	// cheetahVIP is the number of the first engine's VIP; the others follow.
 	cheetahVIP = 40
-	// enginePorts are the source ports of each engine's connections.
+	// enginePorts is the number of source ports of each engine's connections.
 	enginePorts = 6_800
-	// scalingHealth finds servers that are gone; none of them goes.
+	// scalingHealth detects failed servers. No server fails.
 	scalingHealth = 10
 )
 
-// scaling is a service of each engine over the same servers, which come and go, as muxes do.
+// scaling is a service of each engine over the same servers. Servers and muxes are added and
+// removed.
 type scaling struct {
 	*rig
 	o     Options
 	sizes cheetahSizes
-	// draining are the servers that drain, by number; known is how many there are.
+	// draining is set for the servers that drain, by number. Its length is the number of servers.
 	draining []bool
 	engines  []*scalingEngine
-	muxes    int // that are there
+	muxes    int // that are up
 }
 
-// scalingEngine is one way of keeping connections where they are.
+// scalingEngine is one way of keeping connections on their servers.
 type scalingEngine struct {
 	name   string
 	number int
@@ -51,7 +52,8 @@ func (e *scalingEngine) vip() netip.Addr {
 	return vip
 }
 
-// ports are those of its connections: an engine's servers meet no connection of another's with the same.
+// ports returns the source ports of the engine's connections, so that a server never has two
+// engines' connections from the same port.
 func (e *scalingEngine) ports() portRange {
 	first := vipPorts.first + uint16(e.number*enginePorts)
 	return portRange{first, first + enginePorts - 1}
@@ -63,7 +65,7 @@ type step struct {
 	do   func(context.Context) error
 }
 
-// play tells what becomes of the connections, step by step and at the end.
+// play emits the broken connections step by step and at the end.
 func (s *scaling) play(ctx context.Context, emit func(Row)) error {
 	s.muxes = s.sizes.muxes
 	s.draining = make([]bool, s.sizes.servers)
@@ -118,7 +120,8 @@ func (s *scaling) play(ctx context.Context, emit func(Row)) error {
 	return ctx.Err()
 }
 
-// steps is the story: servers come, one after the other, with the loss of a mux among them; then the key of cookies is replaced, and servers go.
+// steps returns the steps: servers are added one after the other, and a mux is lost meanwhile. Then
+// the key of cookies is replaced, and servers are removed.
 func (s *scaling) steps() (out []step) {
 	come := func(ctx context.Context) error {
 		s.draining = append(s.draining, false)
@@ -136,7 +139,7 @@ func (s *scaling) steps() (out []step) {
 	out = append(out, step{mark("+"), func(ctx context.Context) error { return s.revive(ctx, "mux1") }}, step{"key", s.newKey})
 	for i := range s.sizes.leave {
 		servers--
-		// Every third is on another host than the one before.
+		// A stride of three selects another host each time.
 		out = append(out, step{mark(""), func(ctx context.Context) error {
 			s.draining[(3*i+1)%s.sizes.servers] = true
 			return s.apply(ctx)
@@ -148,10 +151,10 @@ func (s *scaling) steps() (out []step) {
 	return append(out, step{mark("+"), func(ctx context.Context) error { return s.revive(ctx, "mux2") }})
 }
 
-// mark names the present number of servers.
+// mark names the current number of servers.
 func (s *scaling) mark(sign string) string { return strconv.Itoa(len(s.pool())) + sign }
 
-// during lets all connections speak while something is done, and returns how many of each engine are broken.
+// during sends on all connections while do runs, and returns how many of each engine are broken.
 func (s *scaling) during(ctx context.Context, do func(context.Context) error) (broken []int, err error) {
 	var talks []*lifeTalk
 	for _, e := range s.engines {
@@ -164,7 +167,7 @@ func (s *scaling) during(ctx context.Context, do func(context.Context) error) (b
 	return broken, err
 }
 
-// more opens further connections of each engine.
+// more opens additional connections of each engine.
 func (s *scaling) more(ctx context.Context) error {
 	for _, e := range s.engines {
 		added, err := openLives(ctx, s.dialer(e.ports()), netip.AddrPortFrom(e.vip(), lab.EchoPort), s.sizes.more)
@@ -176,7 +179,7 @@ func (s *scaling) more(ctx context.Context) error {
 	return nil
 }
 
-// lose takes a mux away; the connections go by others once the router knows.
+// lose stops a mux. The connections use other muxes after the router withdraws its routes.
 func (s *scaling) lose(ctx context.Context, mux string) error {
 	s.muxes--
 	if err := s.lab.LoseMux(ctx, mux); err != nil {
@@ -185,7 +188,7 @@ func (s *scaling) lose(ctx context.Context, mux string) error {
 	return s.routes(ctx)
 }
 
-// revive brings a mux back; it begins without any memory of connections.
+// revive starts a mux again, with an empty flow table.
 func (s *scaling) revive(ctx context.Context, mux string) error {
 	s.muxes++
 	if err := s.lab.ReviveMux(mux); err != nil {
@@ -197,7 +200,7 @@ func (s *scaling) revive(ctx context.Context, mux string) error {
 	return s.routes(ctx)
 }
 
-// newKey gives the servers' cookies another key.
+// newKey rotates the key of the servers' cookies.
 func (s *scaling) newKey(ctx context.Context) error {
 	vip := s.engines[0].vip()
 	request := &apiv1.RotateKeysRequest{Scopes: []string{vip.String()}, Purpose: cookieKeys}
@@ -216,7 +219,8 @@ func (s *scaling) routes(ctx context.Context) error {
 	return nil
 }
 
-// serverPlace is where a server is: neighbours are on different hosts.
+// serverPlace returns the host and virtual machine of a server. Adjacent numbers are on different
+// hosts.
 func (s *scaling) serverPlace(number int) (host, vm int) {
 	return 1 + number%s.sizes.hosts, 1 + number/s.sizes.hosts
 }
@@ -225,7 +229,7 @@ func (s *scaling) serverDIP(number int) netip.Addr {
 	return lab.VMAddresses(s.serverPlace(number)).V4.Addr()
 }
 
-// pool is who takes connections now.
+// pool returns the servers that accept connections now.
 func (s *scaling) pool() (out sim.Pool) {
 	for n, drains := range s.draining {
 		if !drains {
@@ -235,7 +239,8 @@ func (s *scaling) pool() (out sim.Pool) {
 	return out
 }
 
-// apply makes every engine's service have the present servers, and returns when all nodes that are there obey.
+// apply sets the current servers in every engine's service, and returns when all connected nodes
+// have applied it.
 func (s *scaling) apply(ctx context.Context) error {
 	request := &apiv1.ApplyRequest{}
 	for _, e := range s.engines {
@@ -264,7 +269,7 @@ func (s *scaling) apply(ctx context.Context) error {
 	return s.waitMembers(ctx, answer.Msg.GetRevision(), want)
 }
 
-// emit makes the rows of a step; broken nil: none are.
+// emit makes the rows of a step. A nil broken means that none are broken.
 func (s *scaling) emit(emit func(Row), number int, mark string, broken []int) {
 	for i, e := range s.engines {
 		lost := 0
@@ -275,7 +280,7 @@ func (s *scaling) emit(emit func(Row), number int, mark string, broken []int) {
 	}
 }
 
-// row makes a row; number is that of a step, below 0 for none.
+// row makes a row. number is that of a step, or below 0 for none.
 func (s *scaling) row(emit func(Row), name, engine string, number int, mark string, broken, of int) {
 	r := Row{Case: name, Fields: []Field{{engineField, engine}}}
 	if number >= 0 {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// The servers of the story are in the laboratory, each once, and pools follow what is told of them.
+// The lab has each server of the steps once, and pools follow the steps.
 func TestScalingStory(t *testing.T) {
 	for _, short := range []bool{false, true} {
 		sizes := Options{Short: short}.cheetahSizes()
@@ -54,7 +54,7 @@ func TestNetstat(t *testing.T) {
 	}
 }
 
-// The long silence is for those who name it.
+// The long silence runs only if it is named.
 func TestSilencesWanted(t *testing.T) {
 	for _, c := range []struct {
 		cases []string
@@ -72,7 +72,8 @@ func TestSilencesWanted(t *testing.T) {
 	}
 }
 
-// A suite with a page of its own writes its section there, its figures beside, and every row into one of the files.
+// A suite with a page of its own writes its section there, its figures next to it, and every row
+// into one of the files.
 func TestResultsPage(t *testing.T) {
 	rows := []Row{
 		{cheetahStep, []Field{{engineField, "shunt"}, {"number", 0}, {"mark", "24"}, {brokenField, 0}, {brokenPercent, 0.0}}},

@@ -33,7 +33,7 @@ var controlSuite = Suite{
 	run: runControl,
 }
 
-// VIP numbers of the control suite: one that stays, and ranges of others.
+// VIP numbers of the control suite: a permanent one, and the first of ranges.
 const (
 	controlVIP    = 20
 	busyVIP       = 21
@@ -41,7 +41,7 @@ const (
 	firstNewVIP   = 100
 	firstNewPort  = 20000
 	firstBusyPort = 30000
-	controlPause  = 50 * time.Millisecond // lets what an iteration caused come to rest
+	controlPause  = 50 * time.Millisecond // lets the effects of an iteration settle
 	controlProbes = time.Millisecond
 )
 
@@ -116,7 +116,7 @@ func (r *rig) repeat(ctx context.Context, o Options, name string, count int, ste
 	}}, nil
 }
 
-// newVIP makes a service on a VIP that no router knows, and takes it away again.
+// newVIP adds a service on a VIP without a route, and removes it.
 func (r *rig) newVIP(ctx context.Context, i int) (float64, error) {
 	const name = "bench-new"
 	vip, _ := lab.VIPAddresses(firstNewVIP + i)
@@ -130,8 +130,8 @@ func (r *rig) newVIP(ctx context.Context, i int) (float64, error) {
 	return took, r.waitRoutes(ctx, vip, 0)
 }
 
-// timeApply probes a port that is not served yet, applies the service with the given ports, and returns the ms until
-// each lane was answered.
+// timeApply probes a port that is not served yet, applies the service with the given ports, and
+// returns the ms until each lane got a reply.
 func (r *rig) timeApply(ctx context.Context, probe func(netip.Addr, uint16, time.Duration) (*prober, error), name string, vip netip.Addr, probed int, ports ...int) (float64, error) {
 	ctx, cancel := context.WithTimeout(ctx, stepWithin)
 	defer cancel()

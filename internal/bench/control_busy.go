@@ -18,14 +18,14 @@ import (
 )
 
 const (
-	// busyRate is how many changes a second are asked for, busyParallel how many of them are under way at most.
+	// busyRate is the number of changes requested per second. busyParallel bounds those in flight.
 	busyRate     = 100
 	busyParallel = 8
-	// busyServices are the services that are changed in turn, each on a VIP of its own.
+	// busyServices is the number of services that are changed in turn, each on its own VIP.
 	busyServices = 20
 )
 
-// whileBusy measures something while another client changes other services.
+// whileBusy runs a measurement while another client changes other services.
 func (r *rig) whileBusy(ctx context.Context, measure func(context.Context) (Row, error)) (Row, error) {
 	for i := range busyServices {
 		if err := r.apply(ctx, r.busyService(i, 1)); err != nil {
@@ -86,7 +86,7 @@ func (r *rig) keepChanging(ctx context.Context, done *atomic.Int64) (failed erro
 
 func busyName(i int) string { return fmt.Sprintf("bench-busy%d", i) }
 
-// busyService has a backend whose weight tells one version from another.
+// busyService returns a service with a backend whose weight identifies the version.
 func (r *rig) busyService(i, weight int) *apiv1.Object {
 	vip, _ := lab.VIPAddresses(busyVIP + i)
 	o := service(busyName(i), vip, r.backends(3), servicePort)
@@ -94,10 +94,10 @@ func (r *rig) busyService(i, weight int) *apiv1.Object {
 	return o
 }
 
-// transactions are how many a store had, and the seconds they took.
+// transactions is the number of a store's transactions, and their duration in seconds.
 type transactions struct{ count, seconds float64 }
 
-// mean is that of the transactions since, in ms.
+// mean returns the mean duration of the transactions after since, in ms.
 func (t transactions) mean(since transactions) float64 {
 	if t.count == since.count {
 		return 0
@@ -105,7 +105,7 @@ func (t transactions) mean(since transactions) float64 {
 	return 1000 * (t.seconds - since.seconds) / (t.count - since.count)
 }
 
-// transactions sums over all managers: those that do not lead have none worth a word.
+// transactions returns the sum over all managers. Managers that do not lead have negligibly few.
 func (r *rig) transactions(ctx context.Context) (sum transactions, err error) {
 	dial := netdev.Dialer(lab.Node{Name: "router1"}.Namespace(r.lab.Topology.Name))
 	client := &http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}

@@ -26,19 +26,21 @@ import (
 
 const (
 	flipHosts = 10
-	// flipMembers are the backends of a service that flip. Another one, on flipSteadyPort, keeps the VIP announced.
+	// flipMembers is the number of a service's backends that flip. Another backend, on
+	// flipSteadyPort, keeps the VIP advertised.
 	flipMembers    = 1000
 	flipSteadyPort = 9000
-	flipTurns      = 11 // down and up
+	flipTurns      = 11 // down and up each
 	flipLook       = time.Millisecond
 )
 
-// flipHost is a host whose checks the measurement decides. It is the agent's handler and its verdicts.
+// flipHost is a host whose check results the measurement sets. It is the agent's handler and its
+// verdicts.
 type flipHost struct {
 	mu       sync.Mutex
 	bindings []plan.Binding
 	alive    bool
-	// whole: everything is new.
+	// whole means that all verdicts are new.
 	whole   bool
 	changed chan struct{}
 }
@@ -57,7 +59,7 @@ func (h *flipHost) tellLocked() {
 	notify.Send(h.changed)
 }
 
-// flip changes the health of all backends but steady ones.
+// flip changes the health of all backends except steady ones.
 func (h *flipHost) flip(alive bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -109,11 +111,11 @@ func (h *flipHost) Health(*apiv1.HealthQuestion) *apiv1.HealthResult {
 	return &apiv1.HealthResult{}
 }
 
-// flipHostAddress is that of a simulated host; no packet goes there.
+// flipHostAddress returns the address of a simulated host. It receives no packets.
 func flipHostAddress(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 20, byte(200 + i), 1}) }
 func flipHostName(i int) string        { return fmt.Sprintf("bench-flip%d", i) }
 
-// runFlips measures the cases flips-N, each with the services of the one before and more.
+// runFlips measures the cases flips-N, each with the services of the previous one and more.
 func (r *rig) runFlips(ctx context.Context, o Options, emit func(Row)) (err error) {
 	sizes := map[string]int{"flips-2000": 2000, "flips-20000": 20000}
 	if !o.wants("flips-2000") && !o.wants("flips-20000") {
@@ -144,7 +146,7 @@ func (r *rig) runFlips(ctx context.Context, o Options, emit func(Row)) (err erro
 	return nil
 }
 
-// flipService is the i-th service, its backends spread over the hosts in turn.
+// flipService returns the i-th service, its backends spread over the hosts in turn.
 func flipService(i int) *apiv1.Object {
 	vip, _ := lab.VIPAddresses(firstFlipVIP + i)
 	s := &apiv1.Service{Name: fmt.Sprintf("bench-flips%d", i), Vip: []string{vip.String()}}
@@ -161,7 +163,8 @@ func flipService(i int) *apiv1.Object {
 	return &apiv1.Object{Kind: &apiv1.Object_Service{Service: s}}
 }
 
-// startFlipHosts makes the hosts' objects and starts their agents, each with all managers to choose from.
+// startFlipHosts makes the hosts' objects and starts their agents, each with the addresses of all
+// managers.
 func (r *rig) startFlipHosts(ctx context.Context) (hosts []*flipHost, stop func() error, err error) {
 	access, err := lab.FindAccess(r.lab.Topology.Name)
 	if err != nil {
@@ -208,7 +211,7 @@ func (r *rig) startFlipHosts(ctx context.Context) (hosts []*flipHost, stop func(
 	return hosts, stop, nil
 }
 
-// timeFlips lets all of count backends die and come back, again and again.
+// timeFlips makes all of count backends fail and recover, repeatedly.
 func (r *rig) timeFlips(ctx context.Context, o Options, name string, count int, hosts []*flipHost) (row Row, err error) {
 	turns := flipTurns
 	if o.Short {
@@ -260,10 +263,11 @@ func (r *rig) timeFlips(ctx context.Context, o Options, name string, count int, 
 	}}, nil
 }
 
-// flipRest lets what a turn caused come to rest: nodes report once a second.
+// flipRest lets the effects of a turn settle. Nodes report once a second.
 const flipRest = 500 * time.Millisecond
 
-// aliveWords waits until each mux has so many members more than the laboratory's own, and all of them alive.
+// aliveWords waits until each mux has this many members in addition to the lab's own, all of them
+// alive.
 func (r *rig) aliveWords(ctx context.Context, members int) (out []*dataplane.AliveWords, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*stepWithin)
 	defer cancel()

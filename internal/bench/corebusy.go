@@ -13,15 +13,18 @@ import (
 	"github.com/shuntlb/shunt/internal/dataplane/benchrun"
 )
 
-// coreTime is what one CPU had done at a moment. What it is busy with, softirqs included, is all that it does not idle: times by
-// kind are sampled with the kernel's tick, idle time is measured.
+// coreTime holds the accumulated times of one CPU. Its busy time, softirqs included, is all time
+// that is not idle, because idle time is measured, while times by kind are sampled with the
+// kernel's tick.
 type coreTime struct {
 	at time.Duration // CLOCK_MONOTONIC
-	// idle is when nothing ran, I/O waited for included; stolen when the hypervisor gave the CPU to others.
+	// idle is the time in which nothing ran, I/O wait included. stolen is the time that the
+	// hypervisor gave the CPU to others.
 	idle, stolen time.Duration
 }
 
-// readCore reads the times of a CPU. The thread that reads runs there: the kernel books idle time when it ends.
+// readCore reads the times of a CPU. The reading thread runs on that CPU, because the kernel
+// accounts idle time when it ends.
 func readCore(cpu int) (t coreTime, err error) {
 	err = benchrun.Pinned(cpu, func() error {
 		stat, err := os.ReadFile("/proc/stat")
@@ -31,7 +34,7 @@ func readCore(cpu int) (t coreTime, err error) {
 		if t.idle, t.stolen, err = parseCoreStat(stat, cpu); err != nil {
 			return err
 		}
-		// In ns instead of ticks of 10 ms, where the kernel tells; only root may read it.
+		// Prefer ns to ticks of 10 ms where the kernel reports them. Only root may read the file.
 		if timers, err := os.ReadFile("/proc/timer_list"); err == nil {
 			if idle, err := parseTimerList(timers, cpu); err == nil {
 				t.idle = idle
@@ -48,7 +51,8 @@ func readCore(cpu int) (t coreTime, err error) {
 // coreTick is the unit of /proc/stat.
 const coreTick = time.Second / ticksPerSecond
 
-// parseCoreStat reads the line of a CPU in /proc/stat (proc(5)): "cpuN", user, nice, system, idle, iowait, irq, softirq, steal.
+// parseCoreStat reads the line of a CPU in /proc/stat (proc(5)): "cpuN", user, nice, system, idle,
+// iowait, irq, softirq, steal.
 func parseCoreStat(stat []byte, cpu int) (idle, stolen time.Duration, err error) {
 	name := "cpu" + strconv.Itoa(cpu)
 	for line := range bytes.Lines(stat) {
@@ -69,8 +73,8 @@ func parseCoreStat(stat []byte, cpu int) (idle, stolen time.Duration, err error)
 	return 0, 0, fmt.Errorf("read CPU times: /proc/stat has no %s", name)
 }
 
-// parseTimerList reads a CPU's idle time in /proc/timer_list: below "cpu: N" stand ".idle_sleeptime : N nsecs" and
-// ".iowait_sleeptime: N nsecs".
+// parseTimerList reads a CPU's idle time in /proc/timer_list: ".idle_sleeptime : N nsecs" and
+// ".iowait_sleeptime: N nsecs" below "cpu: N".
 func parseTimerList(timers []byte, cpu int) (idle time.Duration, err error) {
 	here, found := false, 0
 	for line := range bytes.Lines(timers) {
@@ -95,16 +99,16 @@ func parseTimerList(timers []byte, cpu int) (idle time.Duration, err error) {
 	return idle, nil
 }
 
-// since is how long the CPU was busy, and how long that was to be measured.
+// since returns the busy time and the wall time since then.
 func (t coreTime) since(then coreTime) (busy, took time.Duration) {
 	took = t.at - then.at
 	return took - (t.idle - then.idle) - (t.stolen - then.stolen), took
 }
 
-// busyness is the share of the time that a CPU is busy with nothing in particular.
+// busyness is the share of the time that a CPU is busy without the measured load.
 type busyness float64
 
-// baseline is the share of the time that the CPU was busy.
+// baseline returns the share of the time that the CPU was busy.
 func (t coreTime) baseline(then coreTime) busyness {
 	busy, took := t.since(then)
 	if took <= 0 {
@@ -113,7 +117,7 @@ func (t coreTime) baseline(then coreTime) busyness {
 	return busyness(max(0, float64(busy)/float64(took)))
 }
 
-// spent is the busy time in seconds beyond the baseline.
+// spent returns the busy time in seconds in excess of the baseline.
 func (t coreTime) spent(then coreTime, base busyness) float64 {
 	busy, took := t.since(then)
 	return max(0, busy.Seconds()-float64(base)*took.Seconds())

@@ -36,7 +36,8 @@ func TestTimerList(t *testing.T) {
 	}
 }
 
-// A second in which the CPU idled 600 ms and 100 ms were stolen, where it is 10 % busy with other things: 200 ms are the checker's.
+// In one second the CPU idled for 600 ms and 100 ms were stolen. It is 10 % busy with other work,
+// so 200 ms are the checker's.
 func TestSpentIsBusyBeyondTheBaseline(t *testing.T) {
 	then := coreTime{at: 10 * time.Second, idle: 5 * time.Second, stolen: time.Second}
 	now := coreTime{at: 11 * time.Second, idle: 5600 * time.Millisecond, stolen: 1100 * time.Millisecond}
@@ -59,7 +60,7 @@ func TestSpentIsBusyBeyondTheBaseline(t *testing.T) {
 	}
 }
 
-// This kernel tells all that is needed, and no time runs backwards.
+// This kernel reports every value, and no time decreases.
 func TestReadCore(t *testing.T) {
 	cpu, err := benchrun.LastCPU()
 	if err != nil {

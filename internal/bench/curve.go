@@ -11,7 +11,7 @@ import (
 	"gonum.org/v1/plot/vg"
 )
 
-// curve is a plot of figures against a size that differs from case to case by powers of two.
+// curve is a plot of figures against a size that grows from case to case by powers of two.
 type curve struct {
 	title, x string
 	points   map[string]float64 // size by case
@@ -20,7 +20,8 @@ type curve struct {
 // curveSuffix ends the file's name, after that of the suite.
 const curveSuffix = "-curve.png"
 
-// write draws one line per field over the cases that have a point; without at least two there is nothing to draw.
+// write draws one line per field over the cases that have a point. It draws nothing for fewer than
+// two.
 func (c *curve) write(rows []Row, fields []string, unit, path string) error {
 	rows = slices.DeleteFunc(slices.Clone(rows), func(r Row) bool { return c.points[r.Case] == 0 })
 	if len(rows) < 2 {
@@ -64,7 +65,7 @@ func addLine(p *plot.Plot, name string, at plotter.XYs, c color.Color) error {
 	return nil
 }
 
-// powers writes a size with its binary prefix.
+// powers formats a size with its binary prefix.
 func powers(v float64) string {
 	for _, prefix := range []string{"", " Ki", " Mi"} {
 		if v < 1<<10 {

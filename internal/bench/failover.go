@@ -24,7 +24,7 @@ var failoverSuite = Suite{
 const (
 	failoverVIP    = 30
 	failoverProbes = 5 * time.Millisecond
-	// failoverWatch is how long flows are watched after the loss: well beyond any gap that could still be called one.
+	// failoverWatch is how long flows are watched after the loss, well above any acceptable gap.
 	failoverWatch = 1500 * time.Millisecond
 )
 
@@ -54,7 +54,7 @@ func runFailover(ctx context.Context, o Options, emit func(Row)) error {
 	})
 }
 
-// loseMux takes a mux away under traffic and brings it back; it returns the longest gap of any flow in ms.
+// loseMux stops a mux under traffic and restarts it. It returns the longest gap of any flow in ms.
 func (r *rig) loseMux(ctx context.Context, mux string) (float64, error) {
 	vip, err := r.serve(ctx, "bench-failover", failoverVIP, r.backends(3))
 	if err != nil {

@@ -19,10 +19,12 @@ import (
 	"github.com/shuntlb/shunt/internal/bench/checker"
 )
 
-// haproxyRules is how many servers HAProxy checks here: it wants a file descriptor for each.
+// haproxyRules is how many servers HAProxy checks here, because it needs a file descriptor for
+// each.
 const haproxyRules = 10_000
 
-// haproxy is HAProxy with nothing to do but its checks. It spreads them over the interval by itself and begins when it starts.
+// haproxy is HAProxy with only its checks. It spreads them over the interval by itself and begins
+// when it starts.
 type haproxy struct {
 	rig     *healthRig
 	ctx     context.Context
@@ -45,7 +47,7 @@ func startHAProxy(ctx context.Context, r *healthRig, job checker.Job) (runner, e
 
 func (h *haproxy) file(name string) string { return filepath.Join(h.dir, name) }
 
-// haproxyConfig is one backend whose servers are the targets.
+// haproxyConfig returns a configuration with one backend whose servers are the targets.
 func haproxyConfig(job checker.Job, socket string) []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "global\n  stats socket %s mode 600 level admin\n  maxconn 100\n  nbthread 1\n  spread-checks 0\n", socket)
@@ -69,7 +71,7 @@ func (h *haproxy) once() (checker.Tally, error) {
 	return checker.Tally{}, errors.New("haproxy: cannot probe all servers at once")
 }
 
-// haproxyWithin is how long it may take until it serves its socket.
+// haproxyWithin bounds the time until HAProxy serves its socket.
 const haproxyWithin = 30 * time.Second
 
 func (h *haproxy) steady() error {

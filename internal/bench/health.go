@@ -11,14 +11,14 @@ import (
 	"github.com/shuntlb/shunt/internal/dataplane/benchrun"
 )
 
-// engineField is the field that says which engine a row is about.
+// engineField is the field with the engine of a row.
 const engineField = "engine"
 
-// healthCase is what is probed.
+// healthCase is the kind and number of the probed targets.
 type healthCase struct {
 	name, kind string
 	rules      int
-	// steadily: also over a time, each rule once an interval.
+	// steadily means that the case also runs over a time, each rule once an interval.
 	steadily bool
 }
 
@@ -82,25 +82,28 @@ func caseNames(cases []healthCase) (names []string) {
 }
 
 const (
-	// healthInterval is how often steady rules are probed; healthTimeout bounds a probe, and leaves the kernel time to send a lost
-	// SYN again, which it does after a second.
+	// healthInterval is the probe interval of steady rules. healthTimeout bounds a probe, and
+	// leaves the kernel time to retransmit a lost SYN, which it does after a second.
 	healthInterval, healthTimeout = 5 * time.Second, 2 * time.Second
-	// healthWarm is how long a steady run goes on before it is measured, healthWindow how long it is, in intervals.
+	// healthWarm is how long a steady run goes on before it is measured. healthWindow is how long
+	// it is measured. Both are in intervals.
 	healthWarm, healthWindow = 2, 2
-	// burstRounds are of 28,000 rules at once; all else has fewer.
+	// burstRounds are the rounds of 28,000 rules together. healthRounds are those of all other
+	// cases.
 	burstRounds, healthRounds = 5, 3
-	// healthQuiet is how long what came before may come to rest, healthIdle how long the idle CPU is watched.
+	// healthQuiet is the pause before a turn. healthIdle is how long the idle CPU is measured.
 	healthQuiet, healthIdle = 300 * time.Millisecond, 500 * time.Millisecond
-	// healthTail is how long after the last verdict what the probes caused is still counted in.
+	// healthTail is how long after the last verdict the remaining work of the probes is still
+	// counted.
 	healthTail = 10 * time.Millisecond
 
-	// busyWorthTelling is from which share on what others do on the CPU matters.
+	// busyWorthTelling is the share of other work on the CPU above which a note is printed.
 	busyWorthTelling = 0.1
 
 	soakUsual, soakLoss = 30 * time.Second, 0.001
 )
 
-// healthScale is how much is measured.
+// healthScale is the size of a measurement.
 type healthScale struct {
 	rules              func(int) int
 	interval           time.Duration
@@ -185,7 +188,7 @@ type healthRun struct {
 	cpu   int
 }
 
-// compare lets the contestants have their turns at a case.
+// compare lets the contestants take turns at a case.
 func (h healthRun) compare(ctx context.Context, c healthCase, all []contestant, emit func(Row)) error {
 	figures := map[string]*healthFigures{}
 	for _, who := range all {
@@ -225,7 +228,7 @@ func (h healthRun) compare(ctx context.Context, c healthCase, all []contestant, 
 	return nil
 }
 
-// turn gives a contestant a fresh rig; base is what the CPU was busy with before the contestant came.
+// turn gives a contestant a new rig. base is the CPU's busy share before the contestant starts.
 func (h healthRun) turn(ctx context.Context, c healthCase, who contestant, f func(r *healthRig, run runner, job checker.Job, base busyness) error) (err error) {
 	r, err := openHealthRig(h.o, h.cpu)
 	if err != nil {
@@ -261,19 +264,21 @@ func (h healthRun) turn(ctx context.Context, c healthCase, who contestant, f fun
 	defer func() {
 		err = errors.Join(err, run.close())
 		if ctx.Err() != nil {
-			err = context.Cause(ctx) // whatever broke, broke because of it
+			err = context.Cause(ctx) // the end of ctx caused any other error
 		}
 	}()
 	return f(r, run, job, base)
 }
 
-// stretch is a stretch of a run: what CPU and checker took of it, and what the servers saw.
+// stretch is a part of a run: the time that CPU and checker used, and the servers' counters.
 type stretch struct {
-	cpu, own, took float64 // s; cpu is the CPU's beyond the baseline, and at least own, the checker's
+	// All are in s. cpu is the CPU's busy time in excess of the baseline, and at least own, the
+	// checker's.
+	cpu, own, took float64
 	seen           benchrun.Seen
 }
 
-// during measures what f waits for.
+// during measures while f runs.
 func (h healthRun) during(r *healthRig, run runner, base busyness, f func() error) (s stretch, err error) {
 	had, err := run.spent()
 	if err != nil {
@@ -296,7 +301,7 @@ func (h healthRun) during(r *healthRig, run runner, base busyness, f func() erro
 	}
 	_, took := after.since(before)
 	s = stretch{own: (has - had).Seconds(), took: took.Seconds()}
-	// Where others use the CPU too, they get less of it than before.
+	// If other processes use the CPU too, they get less of it than before.
 	s.cpu = max(s.own, after.spent(before, base))
 	s.seen, err = r.responder.Seen()
 	if err == nil && s.seen.Failed > 0 {
@@ -346,7 +351,7 @@ func (h healthRun) steady(ctx context.Context, c healthCase, who contestant, int
 	})
 }
 
-// watch begins a steady run and watches it for as many intervals, after those in which it warms up.
+// watch begins a steady run and measures window intervals of it, after the warm-up intervals.
 func (h healthRun) watch(ctx context.Context, r *healthRig, run runner, job checker.Job, base busyness, window int) (f steadyFigure, err error) {
 	if err := r.responder.Watch(job.First, job.Targets, job.Interval); err != nil {
 		return f, err

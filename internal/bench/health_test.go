@@ -109,7 +109,8 @@ func TestHAProxyConfig(t *testing.T) {
 	}
 }
 
-// TestHealthRuns plays every case with a hundredth of the rules. Rivals that are not there are told and left out.
+// TestHealthRuns runs every case with a hundredth of the rules. Rivals that are not installed are
+// noted and left out.
 func TestHealthRuns(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "shunt")
 	build := exec.Command("go", "build", "-o", program, "../../cmd/shunt")

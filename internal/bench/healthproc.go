@@ -19,13 +19,14 @@ import (
 	"github.com/shuntlb/shunt/internal/netdev"
 )
 
-// CheckerCommand is the hidden command of the program that is a process that probes.
+// CheckerCommand is the hidden command of the probing process.
 const CheckerCommand = "bench-checker"
 
-// maxInFlight is the most connections that rivals hold at a time, of as many file descriptors as Linux systems commonly allow.
+// maxInFlight bounds the concurrent connections of rivals, by the file descriptors that Linux
+// systems commonly allow.
 const maxInFlight = 15_000
 
-// healthInFlight is maxInFlight, or what the limit of file descriptors leaves.
+// healthInFlight returns maxInFlight, or fewer if the limit of file descriptors is lower.
 func healthInFlight() int {
 	var limit unix.Rlimit
 	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) != nil {
@@ -34,7 +35,7 @@ func healthInFlight() int {
 	return int(min(maxInFlight, limit.Max/4*3))
 }
 
-// runner is a checker that runs: Shunt's, or a rival.
+// runner is a running checker: Shunt's, or a rival.
 type runner interface {
 	// prepare makes ready for once.
 	prepare() error
@@ -42,14 +43,15 @@ type runner interface {
 	once() (checker.Tally, error)
 	// steady begins to probe every target once an interval.
 	steady() error
-	// report is the verdicts since steady; order is one of the checker's.
+	// report returns the verdicts since steady. order is one of the checker's.
 	report(order string) (checker.Tally, error)
-	// spent is the CPU time of its threads, with the softirqs that ran on top of them.
+	// spent returns the CPU time of its threads, with the softirqs that ran on top of them.
 	spent() (time.Duration, error)
 	close() error
 }
 
-// processTime is the CPU time that all threads of a process have taken, by its clock (clock_getcpuclockid(3)).
+// processTime returns the CPU time of all threads of a process, by its clock
+// (clock_getcpuclockid(3)).
 func processTime(pid int) (time.Duration, error) {
 	const sched = 2 // CPUCLOCK_SCHED of a process
 	var t unix.Timespec
@@ -59,12 +61,12 @@ func processTime(pid int) (time.Duration, error) {
 	return time.Duration(t.Nano()), nil
 }
 
-// process is a checker that obeys the orders of package checker.
+// process is a checker that executes the orders of package checker.
 type process struct {
 	command *exec.Cmd
 	orders  io.WriteCloser
 	answers *json.Decoder
-	said    bytes.Buffer // on standard error
+	said    bytes.Buffer // standard error
 }
 
 // start starts a program in the namespace near, on the rig's CPU alone. It ends with ctx.
@@ -87,7 +89,7 @@ func (r *healthRig) start(command *exec.Cmd) error {
 	})
 }
 
-// startProcess starts a program that is a checker and waits until it takes orders.
+// startProcess starts a checker program and waits until it is ready for orders.
 func (r *healthRig) startProcess(ctx context.Context, program string, args ...string) (runner, error) {
 	p := &process{command: exec.CommandContext(ctx, program, args...)}
 	p.command.Stderr = &p.said
@@ -110,10 +112,10 @@ func (r *healthRig) startProcess(ctx context.Context, program string, args ...st
 	return p, nil
 }
 
-// answerWithin is how long an answer may take.
+// answerWithin bounds the wait for a response.
 const answerWithin = 5 * time.Minute
 
-// answer waits for the next answer. A process that does not answer is killed.
+// answer waits for the next response. It kills a process that does not respond.
 func (p *process) answer() (t checker.Tally, err error) {
 	stop := time.AfterFunc(answerWithin, func() { _ = p.command.Process.Kill() })
 	defer stop.Stop()
@@ -125,7 +127,7 @@ func (p *process) answer() (t checker.Tally, err error) {
 
 func (p *process) order(text string) (checker.Tally, error) {
 	if _, err := io.WriteString(p.orders, text+"\n"); err != nil {
-		_ = p.command.Wait() // it has ended, and then all that it said is there
+		_ = p.command.Wait() // after the end its standard error is complete
 		return checker.Tally{}, fmt.Errorf("checker: order %s: %w: %s", text, err, strings.TrimSpace(p.said.String()))
 	}
 	return p.answer()
@@ -147,10 +149,10 @@ func (p *process) report(order string) (checker.Tally, error) { return p.order(o
 
 func (p *process) spent() (time.Duration, error) { return processTime(p.command.Process.Pid) }
 
-// endWithin is how long a checker may take to end after its orders ended.
+// endWithin is how long a checker may take to exit after its input ended.
 const endWithin = 5 * time.Second
 
-// close ends the orders and waits; a process that goes on is killed.
+// close ends the orders and waits. It kills a process that does not exit.
 func (p *process) close() error {
 	_ = p.orders.Close()
 	stop := time.AfterFunc(endWithin, func() { _ = p.command.Process.Kill() })

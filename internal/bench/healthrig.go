@@ -13,7 +13,7 @@ import (
 	"github.com/shuntlb/shunt/internal/netdev"
 )
 
-// healthRig is a checker's machine and, at the other end of a veth, all servers of the world.
+// healthRig is a checker's machine and, at the other end of a veth, all servers.
 type healthRig struct {
 	near, far string // namespaces
 	cpu       int    // that all of it runs on
@@ -36,7 +36,7 @@ var (
 	healthServers = netip.MustParsePrefix("10.128.0.0/13")
 )
 
-// openHealthRig makes namespaces and devices and puts the servers there.
+// openHealthRig makes namespaces and devices and starts the servers there.
 func openHealthRig(o Options, cpu int) (*healthRig, error) {
 	r := &healthRig{near: o.LabName + "-health-near", far: o.LabName + "-health-far", cpu: cpu, pins: filepath.Join(bpffs, o.LabName+"-health")}
 	if err := r.build(); err != nil {
@@ -53,7 +53,7 @@ func (r *healthRig) close() error {
 	return errors.Join(errs...)
 }
 
-// unpin takes what a checker pinned off its devices, if it left anything.
+// unpin detaches programs that a checker left pinned.
 func (r *healthRig) unpin() error {
 	if _, err := os.Stat(r.pins); err != nil {
 		return nil
@@ -67,7 +67,7 @@ func (r *healthRig) build() error {
 	}
 	r.undo = append(r.undo, r.unpin)
 	for _, name := range []string{r.near, r.far} {
-		// One that is left from a run that was killed goes first.
+		// Remove the namespace that a killed run left first.
 		if err := netdev.DeleteNamespace(name); err != nil {
 			return err
 		}
@@ -97,8 +97,8 @@ func (r *healthRig) build() error {
 	return netdev.In(r.far, func() error { return r.responder.Attach(device) })
 }
 
-// address gives addresses to both ends and the route to the servers. Frames that the servers' program sends back only arrive where
-// receive offload is on.
+// address gives addresses to both ends and the route to the servers. Frames that the servers'
+// program sends back only arrive if receive offload is on.
 func (r *healthRig) address() error {
 	near, err := netdev.OpenNamespace(r.near)
 	if err != nil {
@@ -118,7 +118,7 @@ func (r *healthRig) address() error {
 	)
 }
 
-// job is what a checker of the rig does.
+// job returns a job for a checker of the rig.
 func (r *healthRig) job(engine string, c healthCase, interval time.Duration, targets int) checker.Job {
 	return checker.Job{
 		Engine: engine, Kind: c.kind, First: healthServers.Addr(), Port: healthPort, Targets: targets,

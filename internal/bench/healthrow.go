@@ -1,17 +1,17 @@
 package bench
 
-// burstFigure is what probing all rules once took.
+// burstFigure is the cost of probing all rules once.
 type burstFigure struct {
 	wall        float64 // s
-	cpu, own    float64 // s of CPU time; own is what the checker's threads are charged
+	cpu, own    float64 // s of CPU time; own is the time charged to the checker's threads
 	late, wrong uint64
 }
 
-// steadyFigure is what a stretch of steady probing took.
+// steadyFigure is the cost of a part of steady probing.
 type steadyFigure struct {
 	perProbe    float64 // s of CPU time
-	own         float64 // the same by what the checker's threads are charged
-	done        float64 // percentage of the probes due that began
+	own         float64 // the same, by the time charged to the checker's threads
+	done        float64 // percentage of the due probes that began
 	late, wrong uint64
 	jitter      float64 // ms, the 99th percentile
 	rules       int
@@ -19,14 +19,15 @@ type steadyFigure struct {
 	seconds     float64
 }
 
-// healthFigures are those of one engine in one case.
+// healthFigures holds the figures of one engine in one case.
 type healthFigures struct {
 	rules    int
 	bursts   []burstFigure
 	steadies []steadyFigure
 }
 
-// row sums up: medians of times, the worst of what must not happen. There is none of an engine that had no turn.
+// row summarizes the figures: medians of times, and the maximum of late and wrong probes. It
+// returns false for an engine without a turn.
 func (f healthFigures) row(c healthCase, engine string) (Row, bool) {
 	var wall, burst, own, perProbe, done, jitter []float64
 	var late, wrong uint64

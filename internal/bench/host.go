@@ -40,7 +40,8 @@ var bulkCases = []bulkCase{
 // connectCase is the name of the case that opens connections.
 const connectCase = "connect"
 
-// Ports of the servers: on the VIP, and for direct access, so that no connection of one has the ports of one of the other.
+// Ports of the servers on the VIP and for direct access. They differ, so that no two connections
+// share ports.
 const (
 	bulkPort      = 5001
 	bulkDirect    = 5002
@@ -52,7 +53,7 @@ const (
 	hostRounds   = 11
 	hostDuration = 700 * time.Millisecond
 	shortTurn    = 200 * time.Millisecond
-	// stageFlows is the size of the flow tables: the usual one.
+	// stageFlows is the size of the flow tables: the default.
 	stageFlows = 1 << 20
 )
 
@@ -84,7 +85,7 @@ func runHost(ctx context.Context, o Options, emit func(Row)) (err error) {
 	return nil
 }
 
-// hostTurns is the number of repetitions, and how long each way has in one.
+// hostTurns returns the number of repetitions, and the time of each path in one.
 func hostTurns(o Options) (int, time.Duration) {
 	if o.Short {
 		return 1, shortTurn
@@ -156,7 +157,8 @@ func (s *hostStage) bulk(ctx context.Context, o Options, c bulkCase) (Row, error
 	}}, nil
 }
 
-// dataAt is what arrived where a transfer's data goes: at the client from host `at`, or at its server.
+// dataAt returns the data received at the end of a transfer: at the client from host `at`, or at
+// its server.
 func (s *hostStage) dataAt(at int, way byte) (received, error) {
 	if way == bulkDown {
 		return receivedBy(s.client, stageTowards(at))

@@ -17,16 +17,16 @@ import (
 	"github.com/shuntlb/shunt/internal/netdev"
 )
 
-// Directions of a bulk transfer: what the client writes first.
+// Directions of a bulk transfer: the first byte that the client writes.
 const (
 	bulkDown = byte('d') // the server sends until the client closes
-	bulkUp   = byte('u') // the client sends, then hears how much the server got
+	bulkUp   = byte('u') // the client sends, then reads how much the server received
 )
 
-// bulkBuffer is what is read and written at once.
+// bulkBuffer is the size of each read and write.
 const bulkBuffer = 1 << 20
 
-// bulkPatience bounds every step of a transfer beyond its duration.
+// bulkPatience bounds every step of a transfer in addition to its duration.
 const bulkPatience = 30 * time.Second
 
 // serveBulk serves transfers until the listener is closed.
@@ -38,13 +38,14 @@ func serveBulk(l net.Listener) {
 		}
 		go func() {
 			defer conn.Close()
-			// What fails here fails at the client, who tells.
+			// The client reports the failure.
 			_ = serveTransfer(conn)
 		}()
 	}
 }
 
-// serveTransfer answers the byte that opens a connection, which tells that it is established, then transfers.
+// serveTransfer replies to the first byte of a connection, which shows that it is established, then
+// transfers.
 func serveTransfer(conn net.Conn) error {
 	var way [2]byte
 	if _, err := io.ReadFull(conn, way[:1]); err != nil {
@@ -79,7 +80,8 @@ func serveTransfer(conn net.Conn) error {
 	return err
 }
 
-// bulkTurn is one transfer: established by host `through`, and then, when that is another, carried on by host `then`.
+// bulkTurn is one transfer. The connection is established through host `through`, and continues
+// through host `then` if that differs.
 type bulkTurn struct {
 	to            netip.AddrPort
 	through, then int
@@ -119,7 +121,7 @@ func (s *hostStage) transfer(ctx context.Context, b bulkTurn) (bps float64, err 
 	return upload(conn, b.duration)
 }
 
-// download asks for data and reads it for a time.
+// download requests data and reads it for a time.
 func download(conn *net.TCPConn, duration time.Duration) (float64, error) {
 	if _, err := conn.Write([]byte{bulkDown}); err != nil {
 		return 0, err
@@ -161,10 +163,10 @@ func upload(conn *net.TCPConn, duration time.Duration) (float64, error) {
 	return float64(8*sent) / took, nil
 }
 
-// received is what a device of a namespace received.
+// received counts the data that a device of a namespace received.
 type received struct{ bytes, packets uint64 }
 
-// receivedBy reads a device's counters: GSO packets count once.
+// receivedBy reads a device's counters. GSO packets count once.
 func receivedBy(namespace, device string) (r received, err error) {
 	err = netdev.In(namespace, func() error {
 		file, err := os.Open("/proc/thread-self/net/dev")

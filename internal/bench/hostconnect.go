@@ -13,13 +13,13 @@ import (
 	"github.com/shuntlb/shunt/internal/netdev"
 )
 
-// connectWorkers open connections side by side.
+// connectWorkers open connections in parallel.
 const connectWorkers = 8
 
 // connectPatience bounds each step of a connection, in seconds.
 const connectPatience = 5
 
-// serveConnects answers each connection with one byte and closes it.
+// serveConnects sends one byte on each connection and closes it.
 func serveConnects(l net.Listener) {
 	for {
 		conn, err := l.Accept()
@@ -27,13 +27,14 @@ func serveConnects(l net.Listener) {
 			return
 		}
 		go func() {
-			_, _ = conn.Write([]byte{'.'}) // what fails here fails at the client, who counts
+			_, _ = conn.Write([]byte{'.'}) // the client counts failures
 			conn.Close()
 		}()
 	}
 }
 
-// connects opens connections one after the other for a time, each until its first byte, and returns how many a second there were.
+// connects opens connections one after the other for a time, each until its first byte, and returns
+// the number per second.
 func (s *hostStage) connects(to netip.AddrPort, duration time.Duration) (perSecond float64, failures int, err error) {
 	var (
 		mu    sync.Mutex
@@ -67,7 +68,8 @@ func (s *hostStage) connects(to netip.AddrPort, duration time.Duration) (perSeco
 	return float64(made) / time.Since(start).Seconds(), failures, errors.Join(errs...)
 }
 
-// connectOnce opens a connection from the present namespace, reads a byte and resets it, so that nothing waits for its ports.
+// connectOnce opens a connection from the current namespace, reads a byte and resets the
+// connection, so that its ports are free immediately.
 func connectOnce(to netip.AddrPort) error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

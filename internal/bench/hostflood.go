@@ -55,11 +55,12 @@ var floodCases = []floodCase{{"flows-4Mi", 4 * mi, 8 * mi}, {"flows-4Mi-full", 4
 
 const (
 	shortFlood = 1 << 16
-	// floodSYNs are the new flows that come when the table is full.
+	// floodSYNs is the number of new flows after the table is full.
 	floodSYNs = mi
-	// knownProbes are the packets of known flows that single packets are compared with.
+	// knownProbes is the number of packets of known flows that single packets are compared with.
 	knownProbes = mi
-	// overAfter is the idle time in the end, overWait what makes it pass: times are coarse by a second or so.
+	// overAfter is the final idle time. overWait lets it expire: times are coarse by about a
+	// second.
 	overAfter = time.Second
 	overWait  = 4 * time.Second
 )
@@ -158,7 +159,8 @@ func (f *flood) measure(ctx context.Context) (Row, error) {
 	}}, nil
 }
 
-// each sends a packet of each of so many flows and returns what they took; answered ones are answered by their servers.
+// each sends a packet of each of the flows and returns their durations. If answered is set, the
+// servers reply.
 func (f *flood) each(ctx context.Context, begin, flows uint32, syn, answered bool) (ns []float64, err error) {
 	for at := uint32(0); at < flows; at += uint32(benchrun.MaxEach) {
 		if err := ctx.Err(); err != nil {
@@ -180,12 +182,12 @@ func (f *flood) each(ctx context.Context, begin, flows uint32, syn, answered boo
 	return ns, nil
 }
 
-// sweepTime is the CPU time of a pass: in all in ms, and of its longest step in µs.
+// sweepTime is the CPU time of a sweep: the total in ms, and of its longest step in µs.
 type sweepTime struct{ total, longest float64 }
 
-// sweep takes a whole pass through the table.
+// sweep sweeps the complete table.
 func (f *flood) sweep() (t sweepTime, err error) {
-	// What the machine does for the garbage collector is none of the table's.
+	// Run the garbage collector first, to keep its work out of the measurement.
 	runtime.GC()
 	for range f.host.SweepSteps() {
 		before, err := threadCPU()
@@ -216,7 +218,8 @@ func (f *flood) trusted() (uint64, sweepTime, error) {
 	return counters.Flows.ByClass[dataplane.FlowTrusted], t, err
 }
 
-// expire lets the time of all flows be over and takes the pass that takes them out; returns how many that were.
+// expire lets all flows time out and runs the sweep that removes them. It returns how many were
+// removed.
 func (f *flood) expire(ctx context.Context) (t sweepTime, gone uint64, err error) {
 	f.o.progressf("hostflows %s: all flows end", f.c.name)
 	short := lb.HostIdle{Established: overAfter, Opening: overAfter, Closing: overAfter, UDP: overAfter, Other: overAfter}
@@ -227,7 +230,7 @@ func (f *flood) expire(ctx context.Context) (t sweepTime, gone uint64, err error
 	if err != nil {
 		return t, 0, err
 	}
-	// The next packet of a flow brings its new time.
+	// A flow's next packet sets its new timeout.
 	if _, err := f.each(ctx, 0, f.c.flows, false, false); err != nil {
 		return t, 0, err
 	}
@@ -247,7 +250,7 @@ func (f *flood) expire(ctx context.Context) (t sweepTime, gone uint64, err error
 	return t, after.Flows.Expired - before.Flows.Expired, nil
 }
 
-// threadCPU is the CPU time of the present thread.
+// threadCPU returns the CPU time of the current thread.
 func threadCPU() (time.Duration, error) {
 	var t unix.Timespec
 	err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t)

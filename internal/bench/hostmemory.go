@@ -7,7 +7,7 @@ import (
 	"github.com/shuntlb/shunt/internal/netdev"
 )
 
-// hostSize is a host with room for so many flows.
+// hostSize is a host with a flow table for this many flows.
 type hostSize struct {
 	name  string
 	flows uint32
@@ -15,7 +15,7 @@ type hostSize struct {
 
 var hostSizes = []hostSize{{"host-1Mi", mi}, {"host-4Mi", 4 * mi}}
 
-// run tells the kernel memory of a host's tables.
+// run measures the kernel memory of a host's tables.
 func (c hostSize) run(o Options) (row Row, err error) {
 	name := o.LabName + "-memory"
 	ifindex, err := hostNamespace(name)

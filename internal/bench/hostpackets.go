@@ -24,16 +24,16 @@ type hostCase struct {
 	table uint32 // size of the flow table
 }
 
-// hostKind is what becomes of a case's packets.
+// hostKind is the handling of a case's packets.
 type hostKind int
 
 const (
-	hostDelivers hostKind = iota // taken out of the tunnel, translated, delivered: their flows are known
-	hostAnswers                  // a server's, translated
-	hostRepairs                  // of flows that are not known, which another host had before
+	hostDelivers hostKind = iota // decapsulated, translated, delivered: their flows are known
+	hostAnswers                  // from a server, translated
+	hostRepairs                  // of unknown flows, which another host owned before
 	hostBegins                   // SYNs of new flows
-	hostRestores                 // as hostDelivers, with the cookie that their server's stamp had
-	hostStamps                   // as hostAnswers, and they get a cookie
+	hostRestores                 // as hostDelivers, with the cookie of their server's stamp
+	hostStamps                   // as hostAnswers, with a stamped cookie
 )
 
 var hostCases = []hostCase{
@@ -49,10 +49,12 @@ var hostCases = []hostCase{
 	{"host/stamp-out-1", 1, hostStamps, 4 * mi},
 }
 
-// stamped says that packets have timestamps, and what is measured is what cookies in them take.
+// stamped reports whether packets have timestamps. Such a case measures the cost of the cookies in
+// them.
 func (c hostCase) stamped() bool { return c.kind == hostRestores || c.kind == hostStamps }
 
-// hostPackets is what each target gets in a repetition: a packet costs more here than at the mux.
+// hostPackets is the number of packets of each target in a repetition. It is smaller than for the
+// mux because a packet costs more.
 const (
 	hostPackets    = 1 << 18
 	shortHostFlows = 1 << 14
@@ -66,7 +68,7 @@ var (
 	hostAway = netip.MustParseAddr("10.20.9.11")
 )
 
-// awayMember is the member that had all slots before, on the other host.
+// awayMember is the member on the other host that owned all slots before.
 const awayMember = 100
 
 // run measures one case on a CPU.
@@ -96,12 +98,13 @@ func (c hostCase) run(ctx context.Context, o Options, cpu int) (row Row, err err
 	return row, err
 }
 
-// hostPins is a directory for the pins of a namespace's host.
+// hostPins returns the pin directory for a namespace's host.
 func hostPins(namespace string) string { return filepath.Join("/sys/fs/bpf", "shunt-"+namespace) }
 
-// hostNamespace makes a namespace with an uplink and a way to the servers, and returns the uplink's number.
+// hostNamespace makes a namespace with an uplink and a route to the servers, and returns the
+// uplink's index.
 func hostNamespace(name string) (int, error) {
-	// One that is left from a run that was killed goes first.
+	// Remove the namespace that a killed run left first.
 	if err := netdev.DeleteNamespace(name); err != nil {
 		return 0, err
 	}
@@ -138,13 +141,14 @@ func hostNamespace(name string) (int, error) {
 	return index(name, "up")
 }
 
-// forwarding makes a namespace pass packets on, wherever they come from.
+// forwarding makes a namespace forward packets from any source.
 var forwarding = []netdev.Sysctl{
 	{Key: "net/ipv4/ip_forward", Value: "1"}, {Key: "net/ipv4/conf/all/rp_filter", Value: "0"}, {Key: "net/ipv4/conf/default/rp_filter", Value: "0"},
 }
 
-// hostState is what the host's agent would write: a service of all servers, with cookies when told so, one of other servers without, and, when told so,
-// the change that took every slot of the first from another host's member.
+// hostState returns the state that the host's agent would write: a service of all servers, with
+// cookies if cookies is set, and a service of other servers without cookies. If displaced is set,
+// it includes the change by which the first service took every slot from a member on another host.
 func hostState(idle lb.HostIdle, displaced, cookies bool) dataplane.HostState {
 	state := dataplane.HostState{TunnelSources: benchrun.TunnelSources(), MTU: liveMTU}
 	key := lb.EndpointKey{VIP: benchrun.HostVIP(), Protocol: lb.TCP, Port: benchrun.Port}
@@ -193,7 +197,7 @@ func (c hostCase) measure(ctx context.Context, o Options, host *benchrun.Host) (
 	defer harness.Close()
 	first := uint32(0)
 	if c.kind == hostRepairs {
-		// The table is as full as in the other cases, of other flows.
+		// The table is as full as in the other cases, with other flows.
 		first = c.flows
 	}
 	o.progressf("dataplane %s: %d flows", c.name, c.flows)
@@ -260,7 +264,7 @@ func beyondPlain(got benchrun.Comparison) benchrun.Comparison {
 	return got
 }
 
-// check sends single packets of flows spread over the traffic and looks at where they go.
+// check sends single packets of flows spread over the traffic and checks where they go.
 func (c hostCase) check(harness *benchrun.HostHarness, program benchrun.Target) error {
 	if c.kind == hostBegins {
 		return nil // each would be known afterwards
@@ -289,14 +293,14 @@ func (c hostCase) check(harness *benchrun.HostHarness, program benchrun.Target) 
 	return nil
 }
 
-// hostAudit proves by the host's own counters and flow table that a run was what its case says.
+// hostAudit checks by the host's own counters and flow table that a run matched its case.
 type hostAudit struct {
 	c       hostCase
 	before  map[string]uint64
 	trusted uint64
 }
 
-// begin notes the counters and that the flows are known.
+// begin records the counters and checks that the flows are known.
 func (c hostCase) begin(host *benchrun.Host) (a hostAudit, err error) {
 	a.c = c
 	flows, err := host.Flows()
@@ -312,7 +316,8 @@ func (c hostCase) begin(host *benchrun.Host) (a hostAudit, err error) {
 	return a, err
 }
 
-// end checks a run of so many packets and returns the share of them that met the flow table as wanted.
+// end checks a run of the given number of packets. It returns the share of them with the wanted
+// result of the flow table.
 func (a hostAudit) end(host *benchrun.Host, packets uint64) (float64, error) {
 	flows, err := host.Flows()
 	if err != nil {
@@ -327,7 +332,7 @@ func (a hostAudit) end(host *benchrun.Host, packets uint64) (float64, error) {
 		err = fmt.Errorf("%d packets had no cookie of theirs: reasons %v", bad, counters.Reasons)
 	}
 	if err == nil && (a.c.kind == hostDelivers || a.c.kind == hostRestores) {
-		// A packet of a client whose flow was not found began one.
+		// A client's packet whose flow was not found created one.
 		share = 1 - float64(flows.ByClass[dataplane.FlowUntrusted])/float64(packets)
 	}
 	if err == nil && share < wantKnown {
@@ -336,13 +341,14 @@ func (a hostAudit) end(host *benchrun.Host, packets uint64) (float64, error) {
 	return share, err
 }
 
-// judge says what share of a run's packets the host treated as the case says, by its counters, and what is wrong with them.
+// judge returns the share of a run's packets that the host handled as the case requires, by its
+// counters, or an error.
 func (a hostAudit) judge(after dataplane.HostCounters, packets uint64) (float64, error) {
 	reason := map[hostKind]string{hostDelivers: "in_delivered", hostAnswers: "out_returned", hostRepairs: "repaired_away", hostBegins: "in_delivered",
 		hostRestores: "in_delivered", hostStamps: "out_returned"}[a.c.kind]
 	n := after.Reasons[reason] - a.before[reason]
 	share := float64(n) / float64(max(packets, 1))
-	// An answer whose flow is not known passes, uncounted among those returned.
+	// A reply of an unknown flow passes, and is not counted as returned.
 	if n != packets && a.c.kind != hostAnswers && a.c.kind != hostStamps {
 		return share, fmt.Errorf("%s is %d of %d packets: want all (reasons %v)", reason, n, packets, after.Reasons)
 	}

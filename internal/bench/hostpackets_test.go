@@ -10,12 +10,12 @@ import (
 	"github.com/shuntlb/shunt/internal/dataplane/benchrun"
 )
 
-// testOptions are of a short run with a name of its own.
+// testOptions returns options of a short run with its own name.
 func testOptions(t *testing.T, name string) Options {
 	return Options{Short: true, LabName: fmt.Sprintf("b%s%d", name, os.Getpid()%100000), Progress: func(line string) { t.Log(line) }}
 }
 
-// Every case of the host's programs measures what it says: its own audit looks at all packets.
+// Every case of the host's programs passes its own audit, which checks all packets.
 func TestHostCases(t *testing.T) {
 	cpu, err := benchrun.LastCPU()
 	if err != nil {
@@ -34,7 +34,7 @@ func TestHostCases(t *testing.T) {
 	}
 }
 
-// The audit sees packets that were treated in another way, and flows that are gone.
+// The audit detects packets that were handled in another way, and lost flows.
 func TestHostAuditFails(t *testing.T) {
 	for what, a := range map[string]hostAudit{
 		"packets that the counters do not have": {c: hostCase{kind: hostDelivers}},
@@ -51,7 +51,9 @@ func TestHostAuditFails(t *testing.T) {
 	}
 }
 
-// A table that is filled holds its flows, but for those that gave way to others before their servers answered, which are counted: which two buckets a flow may be in is chance; a flood of SYNs takes none of the established ones, and all go when their time is over.
+// A filled table holds its flows, except those that were evicted by others before their servers
+// replied, which are counted: the two buckets of a flow are random. A flood of SYNs evicts no
+// established flow, and all flows expire.
 func TestFloodCase(t *testing.T) {
 	c := floodCases[0]
 	row, err := c.run(t.Context(), testOptions(t, "flood"))

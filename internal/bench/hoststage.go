@@ -16,8 +16,9 @@ import (
 	"github.com/shuntlb/shunt/internal/ring"
 )
 
-// hostStage is a client, two hosts that it is joined with, and a server behind each, all in namespaces of their own. The client puts
-// packets for the VIP into the tunnel itself, so that no mux is in the way: what differs from direct access is the hosts' work.
+// hostStage is a client, two hosts connected to it, and a server behind each, all in separate
+// namespaces. The client encapsulates packets for the VIP itself, so that no mux is involved: the
+// difference from direct access is the hosts' work.
 type hostStage struct {
 	client string
 	hosts  [2]stageHost
@@ -32,21 +33,22 @@ type stageHost struct {
 	device       int // the client's, towards the host
 }
 
-// Names of the stage's devices. Each pair's ends have one name, but for the client's.
+// Names of the stage's devices. Both ends of a pair have one name, except the client's.
 const (
 	stageUp     = "up"
 	stageServer = "vm"
 )
 
-// stageClient is the address that the client asks from.
+// stageClient is the client's source address.
 var stageClient = netip.MustParseAddr("198.51.100.11")
 
-// Addresses around host i: the client's end, the host's, the host's towards its server, the server's.
+// stageAddress returns an address of the links of host i: the client's end, the host's, the host's
+// towards its server, or the server's.
 func stageAddress(third, i, last int) netip.Addr {
 	return netip.AddrFrom4([4]byte{10, byte(third), byte(1 + i), byte(last)})
 }
 
-// stageTowards is the client's device towards host i.
+// stageTowards returns the client's device towards host i.
 func stageTowards(i int) string { return fmt.Sprintf("host%d", i+1) }
 
 func stageRouter(i int) netip.Addr  { return stageAddress(20, i, 254) }
@@ -54,7 +56,8 @@ func stageOwn(i int) netip.Addr     { return stageAddress(20, i, 1) }
 func stageGateway(i int) netip.Addr { return stageAddress(30, i, 1) }
 func stageDIP(i int) netip.Addr     { return stageAddress(30, i, 11) }
 
-// openHostStage builds the stage; both hosts serve the VIP's ports. Packets for the VIP go to host 0 at first.
+// openHostStage builds the stage. Both hosts serve the VIP's ports. Packets for the VIP go to host
+// 0 at first.
 func openHostStage(o Options, flows uint32, ports ...uint16) (*hostStage, error) {
 	s := &hostStage{client: o.LabName + "-host-client"}
 	for i := range s.hosts {
@@ -77,7 +80,7 @@ func (s *hostStage) close() error {
 // build makes namespaces, links, routes and programs.
 func (s *hostStage) build(flows uint32, ports []uint16) error {
 	for _, name := range []string{s.client, s.hosts[0].host, s.hosts[0].server, s.hosts[1].host, s.hosts[1].server} {
-		// One that is left from a run that was killed goes first.
+		// Remove the namespace that a killed run left first.
 		if err := netdev.DeleteNamespace(name); err != nil {
 			return err
 		}
@@ -169,7 +172,8 @@ func (s *hostStage) join(client *netdev.Namespace, i int) error {
 	return err
 }
 
-// load gives host i its programs and tables: each is the former owner of all slots that the other has now.
+// load gives host i its programs and tables. Each host is the previous owner of all slots that the
+// other owns now.
 func (s *hostStage) load(i int, flows uint32, ports []uint16) error {
 	h := &s.hosts[i]
 	up, err := index(h.host, stageUp)
@@ -225,7 +229,7 @@ func (s *hostStage) dial(ctx context.Context, to netip.AddrPort) (conn *net.TCPC
 	return conn, err
 }
 
-// reasons are the counters of host i.
+// reasons returns the counters of host i.
 func (s *hostStage) reasons(i int) (map[string]uint64, error) {
 	c, err := s.hosts[i].data.Counters()
 	return c.Reasons, err

@@ -8,8 +8,9 @@ import (
 	"github.com/shuntlb/shunt/internal/dataplane/benchrun"
 )
 
-// A bulk upload over a connection that another host has is sent on in GSO packets that stay whole, and arrives complete; a download over
-// such a connection goes on too, and so do ones that are not repaired.
+// A bulk upload over a connection that another host owns is forwarded in unsplit GSO packets, and
+// arrives complete. A download over such a connection continues too, and so do transfers that are
+// not repaired.
 func TestRepairedSuperPacketsGoWhole(t *testing.T) {
 	s, err := openHostStage(testOptions(t, "gso"), 1<<13, bulkPort)
 	if err != nil {
@@ -65,7 +66,7 @@ func TestRepairedSuperPacketsGoWhole(t *testing.T) {
 	}
 }
 
-// Connections through the programs and direct ones are made and answered.
+// Connections through the programs and direct ones are opened and served.
 func TestHostStageConnects(t *testing.T) {
 	s, err := openHostStage(testOptions(t, "cps"), 1<<13, connectPort)
 	if err != nil {

@@ -25,13 +25,13 @@ var httpSuite = Suite{
 
 const httpConnections = 8
 
-// Source ports of the two ways, within what a lab's client hands out.
+// Source ports of the two paths, within the range of a lab's client.
 var (
 	vipPorts    = portRange{10000, 37499}
 	directPorts = portRange{37500, 65000}
 )
 
-// httpSamples are the figures of one way, one value per repetition.
+// httpSamples holds the figures of one path, one value per repetition.
 type httpSamples struct{ rps, p50, p99 []float64 }
 
 func (s *httpSamples) add(r loadResult) {
@@ -40,7 +40,7 @@ func (s *httpSamples) add(r loadResult) {
 	s.p99 = append(s.p99, Percentile(r.Latency, 0.99))
 }
 
-// fields are the medians over the repetitions.
+// fields returns the medians over the repetitions.
 func (s *httpSamples) fields(prefix string) []Field {
 	return []Field{
 		{prefix + "rps", round(Median(s.rps))},
@@ -71,7 +71,7 @@ func runHTTP(ctx context.Context, o Options, emit func(Row)) error {
 	})
 }
 
-// httpCase measures both ways in turns.
+// httpCase measures both paths in turns.
 func (r *rig) httpCase(ctx context.Context, o Options, name, through, direct string) (Row, error) {
 	rounds, duration := 11, 1500*time.Millisecond
 	if o.Short {

@@ -8,14 +8,16 @@ import (
 	"github.com/shuntlb/shunt/internal/ring"
 )
 
-// katranPeer is Katran's program, ready to be measured in turns with the mux, and what its counters said before.
+// katranPeer is Katran's program, ready to be measured in turns with the mux, and its counters
+// before the run.
 type katranPeer struct {
 	c       muxCase
 	program *benchrun.Katran
 	before  benchrun.KatranCounters
 }
 
-// katranSets are the pools of the case, with the rings that Katran has for them: Maglev's of a prime number of slots.
+// katranSets returns the pools of the case, with the rings that Katran has for them: Maglev's with
+// a prime number of slots.
 func (c muxCase) katranSets() []benchrun.KatranSet {
 	sets := make([]benchrun.KatranSet, benchBackends/c.members)
 	var b ring.Builder
@@ -31,8 +33,8 @@ func (c muxCase) katranSets() []benchrun.KatranSet {
 	return sets
 }
 
-// openKatran loads Katran's program with the case's VIPs, reals and room for connections, checks single packets and makes
-// the flows known to it.
+// openKatran loads Katran's program with the case's VIPs, reals and capacity for connections,
+// checks single packets and fills its table with the flows.
 func (c muxCase) openKatran(o Options, harness *benchrun.Harness) (_ *katranPeer, err error) {
 	tables := benchrun.KatranTables{Family: c.traffic.Family, VIPs: c.traffic.VIPs, Sets: c.katranSets(), Flows: c.table}
 	if tables.CPU, err = benchrun.LastCPU(); err != nil {
@@ -54,7 +56,7 @@ func (c muxCase) openKatran(o Options, harness *benchrun.Harness) (_ *katranPeer
 	return p, nil
 }
 
-// begin checks single packets, makes the flows known and notes the counters.
+// begin checks single packets, fills the table with the flows and records the counters.
 func (p *katranPeer) begin(harness *benchrun.Harness) (err error) {
 	for i := range uint32(spotChecks) {
 		run, err := harness.One(p.program.Target(), i*(p.c.traffic.Flows/spotChecks))
@@ -81,9 +83,9 @@ func (p *katranPeer) begin(harness *benchrun.Harness) (err error) {
 	return err
 }
 
-// end checks by Katran's counters that the run was what the case says, and sums it up.
+// end checks by Katran's counters that the run matched its case, and returns its figures.
 func (p *katranPeer) end(harness *benchrun.Harness, got benchrun.Comparison) ([]Field, error) {
-	const program = 1 // among those that Compare got; the mux is the first
+	const program = 1 // index in the result of Compare; the mux is the first
 	after, err := p.program.Counters()
 	if err != nil {
 		return nil, err
@@ -120,7 +122,7 @@ func (p *katranPeer) end(harness *benchrun.Harness, got benchrun.Comparison) ([]
 	return fields, nil
 }
 
-// evicts checks that a new flow is remembered and that the first ones are not any more.
+// evicts checks that a new flow is stored and that the first flows were evicted.
 func (p *katranPeer) evicts(harness *benchrun.Harness) error {
 	run, err := harness.Run(p.program.Target(), 1, 1)
 	if err != nil {

@@ -5,10 +5,11 @@ import (
 	"time"
 )
 
-// lanes keeps book of probes from a fixed set of source ports. A router with layer-4 ECMP sends all packets of one lane
-// through one mux, so that what a mux does not forward shows as a lane without answers.
+// lanes tracks probes from a fixed set of source ports. A router with layer-4 ECMP sends all
+// packets of one lane through one mux, so a mux that does not forward shows as a lane without
+// replies.
 type lanes struct {
-	first, last []time.Time // zero: no answer yet
+	first, last []time.Time // zero: no reply yet
 	gap         []time.Duration
 	answers     uint64
 }
@@ -17,7 +18,7 @@ func newLanes(n int) *lanes {
 	return &lanes{first: make([]time.Time, n), last: make([]time.Time, n), gap: make([]time.Duration, n)}
 }
 
-// answer books an answer. Times of one lane must not go backwards.
+// answer records a reply. Times of one lane must not decrease.
 func (l *lanes) answer(lane int, at time.Time) {
 	l.answers++
 	if l.first[lane].IsZero() {
@@ -28,14 +29,14 @@ func (l *lanes) answer(lane int, at time.Time) {
 	l.last[lane] = at
 }
 
-// all returns when the last of the lanes got its first answer; false while one has none.
+// all returns when the last of the lanes got its first reply, or false while one has none.
 func (l *lanes) all() (time.Time, bool) {
 	at := slices.MaxFunc(l.first, time.Time.Compare)
 	return at, !slices.ContainsFunc(l.first, time.Time.IsZero)
 }
 
-// longest returns the longest time any lane was without an answer, the stretch up to now included. Lanes that were
-// never answered count from since.
+// longest returns the longest time that any lane was without a reply, up to now. Lanes without any
+// reply count from since.
 func (l *lanes) longest(since, now time.Time) time.Duration {
 	var longest time.Duration
 	for i := range l.gap {

@@ -9,8 +9,8 @@ const (
 	lineSteps = 1 << 10 // in a stretch
 )
 
-// lineTimer tells what a cache line costs that is in no near cache, at the moment: on a shared machine that varies by a
-// factor of ten, and the figures of large tables with it.
+// lineTimer measures the current latency of a cache line that is in no near cache. On a shared
+// machine it varies by a factor of ten, and the figures of large tables with it.
 type lineTimer struct {
 	words []uint64 // the first word of each line is the number of the next
 	at    uint64
@@ -18,7 +18,8 @@ type lineTimer struct {
 
 func newLineTimer() *lineTimer {
 	t := &lineTimer{words: make([]uint64, lineCount*lineWords)}
-	// A linear congruential generator of full period: every line is visited once before the first comes again.
+	// A linear congruential generator of full period visits every line once before the first line
+	// again.
 	const a, c = 0x9e3779b5, 0x6a09e667
 	for i := range uint64(lineCount) {
 		t.words[i*lineWords] = (i*a + c) % lineCount
@@ -26,7 +27,7 @@ func newLineTimer() *lineTimer {
 	return t
 }
 
-// median is the time in ns of a read that must end before the next can begin.
+// median returns the median time in ns of a read that must end before the next can begin.
 func (t *lineTimer) median() float64 {
 	var ns []float64
 	for range 64 {

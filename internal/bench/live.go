@@ -57,7 +57,7 @@ func runLive(ctx context.Context, o Options, emit func(Row)) error {
 	}
 	single := map[uint32]rates{} // of one CPU, by flows
 	for _, c := range liveCases {
-		// What a case of several CPUs is compared with is measured too, even when nobody asked for it.
+		// The single-CPU case is measured as a reference even if only its two-CPU case is selected.
 		if !o.wants(c.name) && !(c.cpus == 1 && len(o.Cases) > 0 && o.wants(c.name+"-2cpus")) {
 			continue
 		}
@@ -131,7 +131,7 @@ func (c liveCase) run(ctx context.Context, o Options, cpus []int) (got rates, er
 	return got, nil
 }
 
-// stage is what a case is played on.
+// stage holds the namespaces and programs of a case.
 type stage struct {
 	generate, balance, drop string // namespaces
 	live                    *benchrun.Live
@@ -150,7 +150,7 @@ func (s *stage) close() error {
 	return errors.Join(errs...)
 }
 
-// open makes namespaces, devices and programs, and lets the mux know all flows.
+// open makes namespaces, devices and programs, and fills the mux's table with all flows.
 func (c liveCase) open(o Options) (*stage, error) {
 	s := &stage{
 		generate: o.LabName + "-live-gen", balance: o.LabName + "-live-mux", drop: o.LabName + "-live-sink",
@@ -163,7 +163,7 @@ func (c liveCase) open(o Options) (*stage, error) {
 	return s, nil
 }
 
-// Names of the devices; each pair's ends have one name.
+// Names of the devices. Both ends of a pair have one name.
 const (
 	liveIn  = "in"
 	liveOut = "out"
@@ -172,7 +172,7 @@ const (
 
 func (s *stage) build(c liveCase) error {
 	for _, name := range []string{s.generate, s.balance, s.drop} {
-		// One that is left from a run that was killed goes first.
+		// Remove the namespace that a killed run left first.
 		if err := netdev.DeleteNamespace(name); err != nil {
 			return err
 		}
@@ -208,7 +208,7 @@ func joinBy(a, b, device string) error {
 	return netdev.AddVeth(netdev.VethEnd{Namespace: from, Name: device}, netdev.VethEnd{Namespace: to, Name: device}, liveMTU)
 }
 
-// index is the number of a device in a namespace.
+// index returns the index of a device in a namespace.
 func index(namespace, device string) (n int, err error) {
 	err = netdev.In(namespace, func() error {
 		i, err := net.InterfaceByName(device)
@@ -220,7 +220,7 @@ func index(namespace, device string) (n int, err error) {
 	return n, err
 }
 
-// load loads mux and generators and makes the flows known.
+// load loads mux and generators and fills the mux's table with the flows.
 func (s *stage) load(c liveCase) (err error) {
 	out, err := index(s.balance, liveOut)
 	if err != nil {
@@ -263,7 +263,7 @@ func (s *stage) load(c liveCase) (err error) {
 	return nil
 }
 
-// attach puts floor and sink onto their devices.
+// attach attaches floor and sink to their devices.
 func (s *stage) attach() (err error) {
 	if s.live, err = benchrun.OpenLive(); err != nil {
 		return err
@@ -287,7 +287,7 @@ func (s *stage) attach() (err error) {
 	return netdev.In(s.drop, func() error { return s.live.AttachSink(sink) })
 }
 
-// turn sends packets from every CPU at once and returns the packets per second that arrived.
+// turn sends packets from every CPU in parallel and returns the packets per second that arrived.
 func (s *stage) turn(t benchrun.Target, cpus []int, packets uint32, seed uint64) (float64, error) {
 	if err := s.live.Use(t); err != nil {
 		return 0, err
@@ -325,5 +325,5 @@ func (s *stage) turn(t benchrun.Target, cpus []int, packets uint32, seed uint64)
 	return sum, nil
 }
 
-// wantArrived is the share of packets that must arrive: a veth's ring that overflows loses some.
+// wantArrived is the share of packets that must arrive, because a full ring of a veth drops some.
 const wantArrived = 0.5

@@ -14,22 +14,22 @@ import (
 )
 
 const (
-	// lifeWorkers look after the connections, each after its share.
+	// lifeWorkers is the number of workers. Each handles its share of the connections.
 	lifeWorkers = 32
-	// lifePatience is when a connection that gives no answer counts as broken.
+	// lifePatience is when a connection without a reply counts as broken.
 	lifePatience = 30 * time.Second
-	// lifeRest is how long a worker waits between two rounds.
+	// lifeRest is the pause of a worker between two rounds.
 	lifeRest = 50 * time.Millisecond
 )
 
 // lives are long connections to an echo service.
 type lives struct {
 	conns  []net.Conn
-	broken []error // by connection; its worker's
+	broken []error // by connection; owned by its worker
 	rounds uint64
 }
 
-// openLives opens so many connections, over each of which one message went and came back.
+// openLives opens count connections. Each has exchanged one message.
 func openLives(ctx context.Context, dial dialFunc, to netip.AddrPort, count int) (*lives, error) {
 	l := &lives{conns: make([]net.Conn, count), broken: make([]error, count)}
 	errs := make([]error, lifeWorkers)
@@ -59,22 +59,22 @@ func openLives(ctx context.Context, dial dialFunc, to netip.AddrPort, count int)
 	return l, nil
 }
 
-// close resets what is open.
+// close resets open connections.
 func (l *lives) close() {
 	for _, conn := range l.conns {
 		if tcp, ok := conn.(*net.TCPConn); ok {
-			_ = tcp.SetLinger(0) // a reset spares the ports
+			_ = tcp.SetLinger(0) // a reset frees the ports
 			tcp.Close()
 		}
 	}
 }
 
-// add takes over the connections of others, of which none is broken.
+// add takes over the connections of others, none of which is broken.
 func (l *lives) add(others *lives) {
 	l.conns, l.broken = append(l.conns, others.conns...), append(l.broken, others.broken...)
 }
 
-// lost is how many are broken.
+// lost returns how many are broken.
 func (l *lives) lost() (broken int) {
 	for _, err := range l.broken {
 		if err != nil {
@@ -84,7 +84,7 @@ func (l *lives) lost() (broken int) {
 	return broken
 }
 
-// flows are the connections' addresses.
+// flows returns the connections' addresses.
 func (l *lives) flows() (out []flowTuple) {
 	for _, conn := range l.conns {
 		client, vip := conn.LocalAddr().(*net.TCPAddr).AddrPort(), conn.RemoteAddr().(*net.TCPAddr).AddrPort()
@@ -108,7 +108,8 @@ func (l *lives) each(f func(worker int, share []int)) {
 	group.Wait()
 }
 
-// say sends a message of its own over each of these connections that are not broken and waits for the echoes.
+// say sends a different message over each of the share's connections that are not broken, and waits
+// for the echoes.
 func (l *lives) say(share []int) {
 	round := atomic.AddUint64(&l.rounds, 1)
 	message := func(i int) []byte {
@@ -138,7 +139,7 @@ func (l *lives) say(share []int) {
 	}
 }
 
-// lifeTalk is messages over all connections, again and again.
+// lifeTalk sends messages over all connections repeatedly.
 type lifeTalk struct {
 	lives *lives
 	stop  chan struct{}
@@ -155,7 +156,7 @@ func (l *lives) talk() *lifeTalk {
 				timer := time.NewTimer(lifeRest)
 				select {
 				case <-t.stop:
-					last = true // one round more, all of it after the end
+					last = true // one more round, all of it after the end
 				case <-timer.C:
 				}
 				timer.Stop()
@@ -166,7 +167,7 @@ func (l *lives) talk() *lifeTalk {
 	return t
 }
 
-// end lets every connection speak once more and returns how many are broken.
+// end sends once more on every connection and returns how many are broken.
 func (t *lifeTalk) end() (broken int) {
 	close(t.stop)
 	<-t.done

@@ -15,7 +15,8 @@ import (
 // dialFunc opens connections in the namespace of the load.
 type dialFunc func(ctx context.Context, network, address string) (net.Conn, error)
 
-// load is an HTTP load: each connection sends its next request when the answer to the one before is complete.
+// load is an HTTP load: each connection sends its next request when the previous response is
+// complete.
 type load struct {
 	dial        dialFunc
 	address     string // host:port
@@ -25,15 +26,15 @@ type load struct {
 	reconnect bool
 }
 
-// loadResult is what one load gave.
+// loadResult is the result of one load.
 type loadResult struct {
 	RPS      float64
-	Latency  []float64 // ms, of every answered request, in no order
+	Latency  []float64 // ms, of every successful request, in no order
 	Failures int
 	Failure  error // the last one
 }
 
-// run puts the load on.
+// run runs the load.
 func (l load) run(ctx context.Context) (loadResult, error) {
 	var (
 		mu    sync.Mutex
@@ -61,8 +62,8 @@ func (l load) run(ctx context.Context) (loadResult, error) {
 	return total, nil
 }
 
-// worker is one connection after the other; requests that began before the end are finished. The error is that of the
-// last failed request.
+// worker opens one connection after the other and finishes requests that began before the end. The
+// error is that of the last failed request.
 func (l load) worker(ctx context.Context, end time.Time) (latency []float64, failures int, last error) {
 	var c *client
 	defer func() { c.close() }()
@@ -107,7 +108,7 @@ func (l load) connect(ctx context.Context) (*client, error) {
 	return &client{conn: conn, reader: bufio.NewReader(conn), request: []byte(request)}, nil
 }
 
-// client is a minimal HTTP/1.1 client: the generator must cost less than what it measures.
+// client is a minimal HTTP/1.1 client, because the generator must cost less than the measured path.
 type client struct {
 	conn    net.Conn
 	reader  *bufio.Reader
@@ -120,7 +121,7 @@ func (c *client) close() {
 	}
 }
 
-// get sends the request and reads the answer: status 200 and a body with Content-Length.
+// get sends the request and reads the response: status 200 and a body with Content-Length.
 func (c *client) get() error {
 	if err := c.conn.SetDeadline(time.Now().Add(requestTimeout)); err != nil {
 		return err

@@ -11,7 +11,7 @@ import (
 	"github.com/shuntlb/shunt/internal/bench/checker"
 )
 
-// lossCase is many members that are lost at once.
+// lossCase is the loss of many members together.
 type lossCase struct {
 	name, engine string
 	silent       bool
@@ -24,17 +24,18 @@ var lossCases = []lossCase{
 }
 
 const (
-	// lossMembers are all members, of which checker.Job.Lost are lost.
+	// lossMembers is the number of members, of which checker.Job.Lost are lost.
 	lossMembers = 22_000
-	// lossInterval is how often each is probed, and how long a probe may take.
+	// lossInterval is the probe interval, and the timeout of a probe.
 	lossInterval = time.Second
 	lossRounds   = 5
 )
 
-// lossProbe is what the mux asks.
+// lossProbe is the mux's probe.
 var lossProbe = healthCase{kind: checker.TCP, rules: lossMembers}
 
-// lose lets a mux lose most of its members, again and again, and tells how soon they were out of its tables.
+// lose fails most members of a mux repeatedly, and returns how soon the mux's tables marked them
+// dead.
 func (h healthRun) lose(ctx context.Context, c lossCase, program string) (row Row, err error) {
 	scale := h.scale
 	scale.rules = func(n int) int { return scaleOf(h.o).rules(n) / checker.Members * checker.Members }
@@ -67,7 +68,7 @@ func (h healthRun) lose(ctx context.Context, c lossCase, program string) (row Ro
 	return row, err
 }
 
-// lossRound takes the servers out, waits until the mux follows, and lets them come back.
+// lossRound stops the servers, waits until the mux follows, and starts them again.
 func (h healthRun) lossRound(ctx context.Context, c lossCase, r *healthRig, run runner, job checker.Job, base busyness, into *lossFigures) error {
 	var gone int64
 	var got checker.Tally
@@ -105,7 +106,7 @@ func (h healthRun) lossRound(ctx context.Context, c lossCase, r *healthRig, run 
 	return pause(ctx, job.Interval)
 }
 
-// lossFigures are those of several losses: in s and ms.
+// lossFigures holds the figures of several losses, in s and ms.
 type lossFigures struct {
 	job                                     checker.Job
 	wall, cpu, out, member50, member99, max []float64

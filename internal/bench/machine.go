@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Machine describes what a measurement ran on, in words that say nothing about whose machine it is.
+// Machine describes the machine of a measurement, without its owner.
 type Machine struct {
 	CPU    string // model name
 	CPUs   int
@@ -19,7 +19,7 @@ type Machine struct {
 	Go     string
 }
 
-// ThisMachine describes the present machine.
+// ThisMachine describes the current machine.
 func ThisMachine() (Machine, error) {
 	m := Machine{CPU: cpuModel(), CPUs: runtime.NumCPU(), Go: runtime.Version()}
 	var name unix.Utsname
@@ -35,7 +35,7 @@ func ThisMachine() (Machine, error) {
 	return m, nil
 }
 
-// cpuModel reads the processor's name; "unknown" where /proc/cpuinfo has none.
+// cpuModel reads the processor's name, or returns "unknown" if /proc/cpuinfo has none.
 func cpuModel() string {
 	file, err := os.Open("/proc/cpuinfo")
 	if err != nil {
@@ -50,7 +50,7 @@ func cpuModel() string {
 	return "unknown"
 }
 
-// String is one line for the published page.
+// String returns one line for the published page.
 func (m Machine) String() string {
 	return fmt.Sprintf("%d CPUs (%s), %s memory, Linux %s, %s", m.CPUs, m.CPU, m.Memory, m.Kernel, m.Go)
 }

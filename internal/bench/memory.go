@@ -119,7 +119,8 @@ func holdFleet(o Options, emit func(Row)) error {
 	return nil
 }
 
-// footprint is the kernel memory of a mux's tables: of all but that of leased ports, and of that.
+// footprint returns the kernel memory of a mux's tables, without the leased ports, and that of the
+// leased ports.
 func footprint(m *benchrun.Mux) (sum, snat uint64, err error) {
 	tables, err := m.Footprint()
 	for name, bytes := range tables {
@@ -132,7 +133,7 @@ func footprint(m *benchrun.Mux) (sum, snat uint64, err error) {
 	return sum, snat, err
 }
 
-// flowTable is the kernel memory of a flow table of so many entries.
+// flowTable returns the kernel memory of a flow table with this many entries.
 func flowTable(entries uint32) (uint64, error) {
 	m, err := benchrun.OpenMux(dataplane.MuxLimits{Flows: entries})
 	if err != nil {
@@ -143,7 +144,8 @@ func flowTable(entries uint32) (uint64, error) {
 	return tables["flows"], err
 }
 
-// anonymous is the memory that this process has for itself, in bytes, its garbage collected. Mapped tables are not part.
+// anonymous returns the anonymous memory of this process in bytes, after a garbage collection.
+// Mapped tables are not part of it.
 func anonymous() (uint64, error) {
 	debug.FreeOSMemory()
 	file, err := os.Open("/proc/self/status")
@@ -163,7 +165,7 @@ func anonymous() (uint64, error) {
 	return 0, fmt.Errorf("read own memory: /proc/self/status has no RssAnon")
 }
 
-// capacity is the most of something that a mux holds.
+// capacity is the maximum of an object kind that a mux holds.
 type capacity struct {
 	name               string
 	endpoints, members int

@@ -33,11 +33,11 @@ var nodesSuite = Suite{
 const (
 	nodesCount, nodesShort       = 5000, 200
 	changesCount, changesShort   = 301, 20
-	stuckShare                   = 100 // one in so many does not read
+	stuckShare                   = 100 // one in this many does not read
 	stuckEndpoints, stuckChanges = 100, 6
-	// steadyFor is how long idle and busy nodes are watched, after a pause for what came before.
+	// steadyFor is how long idle and busy nodes are measured. steadyPause lets earlier work settle.
 	steadyFor, steadyShort, steadyPause = 20 * time.Second, time.Second, 3 * time.Second
-	// firstChange is the port that the servers of the first change listen on; each change has its own.
+	// firstChange is the port of the servers of the first change. Each change has its own.
 	firstChange = 10000
 )
 
@@ -125,7 +125,7 @@ func (r *nodesRig) synced(name string, began time.Time, epoch int64, before cpuS
 	}, spent.fields()...)}, err
 }
 
-// steady watches nodes of which no plan changes.
+// steady measures nodes while no plan changes.
 func (r *nodesRig) steady(ctx context.Context, name string, short bool) (Row, error) {
 	if _, err := r.order(swarm.Order{Counters: name == "busy", Steady: true}); err != nil {
 		return Row{}, err
@@ -165,7 +165,7 @@ func (r *nodesRig) restart(ctx context.Context) (Row, error) {
 	if err != nil {
 		return Row{}, err
 	}
-	before.manager = 0 // the new one has taken nothing yet
+	before.manager = 0 // the new process has used nothing yet
 	began := time.Now()
 	r.kill()
 	if err := r.startManager(ctx); err != nil {
@@ -174,7 +174,7 @@ func (r *nodesRig) restart(ctx context.Context) (Row, error) {
 	return r.synced("restart", began, epoch+1, before)
 }
 
-// freeze makes the last nodes ones that do not read, and gives them more to read than a stream holds.
+// freeze makes the last nodes stop reading, and sends them more than a stream's buffers hold.
 func (r *nodesRig) freeze(ctx context.Context, count int) error {
 	if _, err := r.order(swarm.Order{Freeze: count}); err != nil {
 		return err
@@ -231,7 +231,7 @@ func (r *nodesRig) changeOne(ctx context.Context, n, port int) (float64, error) 
 	return sinceMS(began, a.At), err
 }
 
-// someOf is for people: how many there are, and the first few.
+// someOf formats a list of nodes: their number, and the first few.
 func someOf(nodes []int) string {
 	const few = 5
 	switch n := len(nodes); {

@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// TestNodesHearWhatConcernsThem runs the suite with 200 nodes: all get their plans, again after the manager was killed, and
-// each change is told to the node that it concerns and to no other, also while some read nothing. Its times are of no
-// interest here.
+// TestNodesHearWhatConcernsThem runs the suite with 200 nodes. All get their plans, again after the
+// manager was killed. Each change is sent only to the node that it concerns, even while some nodes
+// do not read. Its times are not checked.
 func TestNodesHearWhatConcernsThem(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "shunt")
 	build := exec.Command("go", "build", "-o", program, "../../cmd/shunt")

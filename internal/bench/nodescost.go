@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// peakRSS is the most memory that the manager had.
+// peakRSS returns the manager's peak resident memory.
 func (r *nodesRig) peakRSS() (uint64, error) {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", r.manager.Process.Pid))
 	if err != nil {
@@ -24,15 +24,15 @@ func (r *nodesRig) peakRSS() (uint64, error) {
 	return 0, errors.New("VmHWM: is missing")
 }
 
-// cpuSeconds is the CPU time that both processes of a rig have taken.
+// cpuSeconds is the CPU time of both processes of a rig.
 type cpuSeconds struct{ manager, swarm float64 }
 
-// fields are the figures of a row.
+// fields returns the figures of a row.
 func (c cpuSeconds) fields() []Field {
 	return []Field{{"manager_cpu_s", round(c.manager)}, {"swarm_cpu_s", round(c.swarm)}}
 }
 
-// cpu is what the processes that run now have taken since they began.
+// cpu returns the CPU time of the running processes since they began.
 func (r *nodesRig) cpu() (c cpuSeconds, err error) {
 	if c.manager, err = cpuOf(r.manager.Process.Pid); err == nil {
 		c.swarm, err = cpuOf(r.swarm.Process.Pid)
@@ -45,10 +45,11 @@ func (r *nodesRig) cpuSince(before cpuSeconds) (cpuSeconds, error) {
 	return cpuSeconds{now.manager - before.manager, now.swarm - before.swarm}, err
 }
 
-// ticksPerSecond is the unit of CPU times in /proc (proc(5)): USER_HZ, 100 on every architecture that Go runs on.
+// ticksPerSecond is the unit of CPU times in /proc (proc(5)): USER_HZ, 100 on every architecture
+// that Go supports.
 const ticksPerSecond = 100
 
-// cpuOf is the user and system time of a process and all its threads.
+// cpuOf returns the user and system time of a process and all its threads.
 func cpuOf(pid int) (float64, error) {
 	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -57,7 +58,8 @@ func cpuOf(pid int) (float64, error) {
 	return parseCPU(string(content))
 }
 
-// parseCPU reads utime and stime, the fields 14 and 15. The second one, the name, may hold spaces and brackets.
+// parseCPU reads utime and stime, fields 14 and 15. Field 2, the name, may hold spaces and
+// brackets.
 func parseCPU(stat string) (float64, error) {
 	_, rest, ok := cutLast(stat, ")")
 	fields := strings.Fields(rest)

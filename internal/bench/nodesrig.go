@@ -44,17 +44,18 @@ type nodesRig struct {
 	orders  *json.Encoder
 	answers *json.Decoder
 	end     io.Closer
-	// interrupted undoes what ends the nodes with the context.
+	// interrupted cancels the kill of the nodes at the end of the context.
 	interrupted func() bool
 }
 
 // nodesWithin bounds every step.
 const nodesWithin = 3 * time.Minute
 
-// SwarmCommand is the hidden command of the program that is a process of simulated nodes.
+// SwarmCommand is the hidden command of the process of simulated nodes.
 const SwarmCommand = "bench-swarm"
 
-// withNodes starts a manager, stores objects for count nodes, runs f, and ends and removes everything.
+// withNodes starts a manager, stores objects for count nodes, runs f, and ends and removes
+// everything.
 func withNodes(ctx context.Context, o Options, count int, f func(context.Context, *nodesRig) error) (err error) {
 	r := &nodesRig{program: o.Program, count: count}
 	if r.program == "" {
@@ -77,7 +78,8 @@ func withNodes(ctx context.Context, o Options, count int, f func(context.Context
 		r.kill()
 		err = errors.Join(err, os.RemoveAll(r.dir), os.RemoveAll(r.state))
 	}()
-	// An address that is nobody's source: no connection takes the port while no manager listens.
+	// An address that is never a source, so that no connection takes the port while no manager
+	// listens.
 	r.address = fmt.Sprintf("127.78.%d.%d:8443", os.Getpid()>>8&255, os.Getpid()&255)
 	if err := r.prepare(ctx, o); err != nil {
 		return r.explain(err)
@@ -90,7 +92,7 @@ func withNodes(ctx context.Context, o Options, count int, f func(context.Context
 	return nil
 }
 
-// explain adds what the manager said last.
+// explain adds the last lines of the manager's log.
 func (r *nodesRig) explain(err error) error {
 	text, _ := os.ReadFile(filepath.Join(r.dir, "log"))
 	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
@@ -136,14 +138,15 @@ func (r *nodesRig) prepare(ctx context.Context, o Options) (err error) {
 	return r.startSwarm(ctx)
 }
 
-// hostOf is the address of node i, dipOf that of its servers.
+// hostOf returns the address of node i, dipOf that of its servers.
 func hostOf(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), 1}) }
 func dipOf(i, server int) string {
 	return netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), byte(10 + server)}).String()
 }
 func serviceNameOf(i int) string { return fmt.Sprintf("service%05d", i) }
 
-// serviceOf is the service whose two servers are on node i alone; their port tells one version from another.
+// serviceOf returns the service whose two servers are on node i alone. Their port identifies the
+// version.
 func serviceOf(i, port, endpoints int) *apiv1.Object {
 	s := &apiv1.Service{Name: serviceNameOf(i), Vip: []string{netip.AddrFrom4([4]byte{198, 18, byte(i >> 8), byte(i)}).String()}}
 	for e := range endpoints {
@@ -185,7 +188,7 @@ func (r *nodesRig) startManager(ctx context.Context) error {
 	}
 }
 
-// connect makes a client of the administrator's, as soon as there is a CA.
+// connect makes a client of the administrator when the CA exists.
 func (r *nodesRig) connect() error {
 	if r.api != nil {
 		return nil
@@ -213,7 +216,7 @@ func (r *nodesRig) connect() error {
 	return nil
 }
 
-// kill ends the manager at once.
+// kill kills the manager.
 func (r *nodesRig) kill() {
 	if r.manager != nil && r.manager.Process != nil {
 		r.manager.Process.Kill()
@@ -246,7 +249,7 @@ func (r *nodesRig) startSwarm(ctx context.Context) error {
 	if err := r.swarm.Start(); err != nil {
 		return err
 	}
-	// Whoever waits for an answer wakes.
+	// Wake a caller that waits for a response.
 	r.interrupted = context.AfterFunc(ctx, func() { r.swarm.Process.Kill() })
 	return nil
 }
@@ -257,11 +260,11 @@ func (r *nodesRig) stopSwarm() {
 	}
 	r.interrupted()
 	r.end.Close()
-	r.swarm.Process.Kill() // its nodes would take long to say goodbye, to nobody
+	r.swarm.Process.Kill() // a clean exit of its nodes would take long
 	r.swarm.Wait()
 }
 
-// order gives an order to the nodes and waits for the answer.
+// order sends an order to the nodes and waits for the response.
 func (r *nodesRig) order(o swarm.Order) (swarm.Answer, error) {
 	if o.Within == 0 {
 		o.Within = nodesWithin

@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// loadWorthTelling is the load average from which on figures say something of other work too.
+// loadWorthTelling is the load average above which other work affects figures.
 const loadWorthTelling = 1
 
-// ReadLoad returns the load average of the last minute, or 0 where there is none.
+// ReadLoad returns the load average of the last minute, or 0 if it cannot be read.
 func ReadLoad() float64 {
 	text, err := os.ReadFile("/proc/loadavg")
 	if err != nil {
@@ -29,7 +29,8 @@ func parseLoad(text string) float64 {
 	return load
 }
 
-// LoadText is a remark on figures that were taken while other work put a load on the machine; empty when it does not matter.
+// LoadText returns a remark on figures taken while other work loaded the machine, or "" if the load
+// is too small to matter.
 func LoadText(load float64) string {
 	if load < loadWorthTelling {
 		return ""

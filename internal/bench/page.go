@@ -10,12 +10,13 @@ import (
 	"time"
 )
 
-// Page is docs/benchmarks.md: prose by hand, and a section per suite between markers, which is generated.
+// Page is docs/benchmarks.md: hand-written prose, and a generated section per suite between
+// markers.
 type Page struct {
-	dir string // that holds benchmarks.md and benchmarks/
+	dir string // holds benchmarks.md and benchmarks/
 }
 
-// NewPage names the page in a directory.
+// NewPage returns the page in a directory.
 func NewPage(dir string) Page { return Page{dir} }
 
 const (
@@ -24,20 +25,20 @@ const (
 	pageHead = "# Benchmarks\n\nEvery section is written by the command at its end; `make bench` runs them all.\n"
 )
 
-// Taken says when and on what a suite was run.
+// Taken is the time, machine and version of a run.
 type Taken struct {
 	At      time.Time
 	Machine Machine
 	Version string
 	// Stolen is the share of the CPU time that the hypervisor gave to others.
 	Stolen float64
-	// Cases are those that were asked for; empty: all of the suite.
+	// Cases are the selected cases. Empty means all cases of the suite.
 	Cases []string
-	// Load is the load average that the machine had before anything was measured, by other work.
+	// Load is the machine's load average before the run, from other work.
 	Load float64
 }
 
-// command is what the figures were taken by.
+// command returns the command that produced the figures.
 func (t Taken) command(suite string) string {
 	if len(t.Cases) > 0 {
 		suite += " --case " + strings.Join(t.Cases, ",")
@@ -45,7 +46,8 @@ func (t Taken) command(suite string) string {
 	return suite
 }
 
-// Write replaces the suite's section and its plot. Of a run of some cases it replaces the rows of these: the others stay, with what they were taken by.
+// Write replaces the suite's section and its plot. A run of some cases replaces only their rows.
+// The others stay, with the signature of their run.
 func (p Page) Write(s Suite, rows []Row, taken Taken) error {
 	if len(rows) == 0 {
 		return fmt.Errorf("write section %s: no rows", s.Name)
@@ -79,7 +81,7 @@ func (p Page) Write(s Suite, rows []Row, taken Taken) error {
 	return writeSection(filepath.Join(p.dir, pageName), pageHead, s.Name, section(s, rows, taken, signatures))
 }
 
-// writeSection replaces the section of a suite on a page, which begins with head when it is new.
+// writeSection replaces the section of a suite on a page. A new page begins with head.
 func writeSection(path, head, name, body string) error {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -98,12 +100,13 @@ func writeSection(path, head, name, body string) error {
 	return nil
 }
 
-// markers enclose the section of a suite.
+// markers returns the markers that enclose the section of a suite.
 func markers(name string) (begin, end string) {
 	return "<!-- bench " + name + ": begin, generated -->", "<!-- bench " + name + ": end -->"
 }
 
-// replaceSection puts body between the suite's markers; a page without them gets them at its end.
+// replaceSection puts body between the suite's markers. A page without markers gets them at its
+// end.
 func replaceSection(page, name, body string) (string, error) {
 	begin, end := markers(name)
 	whole := begin + "\n" + body + end
@@ -117,7 +120,8 @@ func replaceSection(page, name, body string) (string, error) {
 	return page[:from] + whole + page[to+len(end):], nil
 }
 
-// section is the generated text of a suite. earlier are the signatures of rows that are of earlier runs.
+// section returns the generated text of a suite. earlier are the signatures of rows of earlier
+// runs.
 func section(s Suite, rows []Row, taken Taken, earlier []string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "## %s\n\n%s\n\n", s.Title, s.About)
@@ -142,7 +146,7 @@ func section(s Suite, rows []Row, taken Taken, earlier []string) string {
 	return b.String()
 }
 
-// signature says by what, when and on what figures were taken.
+// signature returns the command, date and machine of figures.
 func signature(command string, taken Taken) string {
 	text := fmt.Sprintf("`shunt bench %s`, %s, %s; %s.", command, taken.At.UTC().Format(time.DateOnly), taken.Version, taken.Machine)
 	if stolen := StolenText(taken.Stolen); stolen != "" {
@@ -165,7 +169,7 @@ func writeMarkdownTable(b *strings.Builder, rows []Row) {
 	}
 }
 
-// verdicts say of every goal whether it was met.
+// verdicts returns for every goal whether it was met.
 func verdicts(s Suite, rows []Row) []string {
 	var lines []string
 	for _, g := range s.Goals {

@@ -11,10 +11,11 @@ import (
 	"strings"
 )
 
-// signatureStart begins a line that says by what figures were taken.
+// signatureStart begins a line with a signature.
 const signatureStart = "`shunt bench "
 
-// merge adds the rows of the page whose cases are not in rows, in the suite's order, and returns the signatures that the page has for them.
+// merge adds the rows of the page whose cases are not in rows, in the suite's order, and returns
+// their signatures from the page.
 func (p Page) merge(s Suite, rows []Row, taken Taken) (merged []Row, signatures []string, err error) {
 	text, err := os.ReadFile(filepath.Join(p.dir, pageName))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -36,7 +37,7 @@ func (p Page) merge(s Suite, rows []Row, taken Taken) (merged []Row, signatures 
 	return merged, slices.DeleteFunc(signatures, func(line string) bool { return strings.HasPrefix(line, own) }), nil
 }
 
-// parseSection reads the rows and the signatures of a suite's section, as far as the page has one.
+// parseSection reads the rows and the signatures of a suite's section, if the page has one.
 func parseSection(page, name string) (rows []Row, signatures []string) {
 	begin, end := markers(name)
 	_, body, _ := strings.Cut(page, begin)
@@ -67,7 +68,7 @@ func parseSection(page, name string) (rows []Row, signatures []string) {
 	return rows, signatures
 }
 
-// parseCell is the value whose text a cell is.
+// parseCell returns the value of a cell's text.
 func parseCell(cell string) any {
 	if n, err := strconv.Atoi(cell); err == nil {
 		return n

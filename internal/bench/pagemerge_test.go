@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// What the published page has of a suite is read as it was written: rows, their fields and their texts.
+// A suite's section of the published page is read as it was written: rows, their fields and their
+// texts.
 func TestParseSectionOfThePage(t *testing.T) {
 	text, err := os.ReadFile("../../docs/benchmarks.md")
 	if err != nil {
@@ -34,7 +35,8 @@ func TestParseSectionOfThePage(t *testing.T) {
 	}
 }
 
-// A run of one case replaces its row alone; others stay with what they were taken by. A whole run replaces everything.
+// A run of one case replaces only its row. The others keep their signature. A complete run replaces
+// everything.
 func TestPageKeepsOtherCases(t *testing.T) {
 	dir := t.TempDir()
 	s, err := Find("control")
@@ -57,7 +59,7 @@ func TestPageKeepsOtherCases(t *testing.T) {
 	write(taken, Row{"apply", []Field{{"p50_ms", 12.0}, {"p99_ms", 30.0}}}, Row{"apply-new-vip", []Field{{"p50_ms", 400.0}, {"p99_ms", 410.0}}})
 	some := taken
 	some.Version, some.Cases, some.Load = "v2", []string{"apply-new-vip"}, 7.25
-	for range 2 { // a second run of the same leaves no signature of the first
+	for range 2 { // a second run of the same case leaves no signature of the first
 		text := write(some, Row{"apply-new-vip", []Field{{"p50_ms", 500.0}}})
 		rows, signatures := parseSection(text, s.Name)
 		want := []Row{{"apply", []Field{{"p50_ms", 12.0}, {"p99_ms", 30.0}}}, {"apply-new-vip", []Field{{"p50_ms", 500.0}}}}
@@ -78,7 +80,7 @@ func TestPageKeepsOtherCases(t *testing.T) {
 	}
 }
 
-// The load average is the first figure; below one it does not matter.
+// The load average is the first figure. Below one it does not matter.
 func TestLoad(t *testing.T) {
 	for text, want := range map[string]float64{"0.35 0.40 0.50 1/200 4711\n": 0.35, "18.59 14.35 8.21 3/900 1": 18.59, "": 0, "many 1 1": 0} {
 		if got := parseLoad(text); got != want {

@@ -9,7 +9,7 @@ import (
 	"github.com/shuntlb/shunt/internal/place"
 )
 
-// What is placed.
+// The number of muxes, VIPs and replicas that are placed.
 const (
 	placeMuxes    = 200
 	placeVIPs     = 100_000

@@ -11,7 +11,7 @@ import (
 	"gonum.org/v1/plot/vg"
 )
 
-// palette are the colours of the series, distinguishable without colour vision too.
+// palette holds the colors of the series. They are distinguishable without color vision.
 var palette = []color.Color{
 	color.RGBA{0x1b, 0x6c, 0xa8, 0xff}, color.RGBA{0xe0, 0x8e, 0x45, 0xff}, color.RGBA{0x5b, 0x8c, 0x5a, 0xff},
 	color.RGBA{0x9a, 0x5c, 0x9e, 0xff}, color.RGBA{0x8c, 0x8c, 0x8c, 0xff}, color.RGBA{0x40, 0x40, 0x40, 0xff},
@@ -85,7 +85,7 @@ func writePlot(s Suite, rows []Row, path string) error {
 			legend = false
 		}
 	}
-	p.Y.Max = top * 1.4 // room for the legend
+	p.Y.Max = top * 1.4 // space for the legend
 	p.NominalX(names...)
 	p.X.Min, p.X.Max = -0.6, float64(len(names))-0.4
 	p.Legend.Padding = vg.Millimeter
@@ -93,8 +93,8 @@ func writePlot(s Suite, rows []Row, path string) error {
 	return p.Save(plotMargin+vg.Length(len(rows))*group, plotHeight, path)
 }
 
-// spread makes one row of all rows of a case that have the figure: its fields are the values of the series, in the order in which
-// they first appear.
+// spread merges all rows of a case that have the figure into one row. Its fields are the values of
+// the series, in order of first appearance.
 func spread(rows []Row, series, figure string) (out []Row, names []string) {
 	at := map[string]int{}
 	for _, r := range rows {

@@ -6,7 +6,8 @@ import (
 	"github.com/shuntlb/shunt/internal/ring"
 )
 
-// poolRow says what the ring of n backends is like, and what happens to it when every tenth of them (at least one) dies.
+// poolRow describes the ring of n backends, and its change when every tenth of them (at least one)
+// fails.
 func poolRow(name string, n int) Row {
 	members := make([]ring.Member, n)
 	for i := range members {
@@ -27,7 +28,7 @@ func poolRow(name string, n int) Row {
 	}}
 }
 
-// busiest is how many percent more slots the busiest of n members has than their mean.
+// busiest returns how many percent more slots the busiest of n members has than the mean.
 func busiest(slots []uint16, n int) float64 {
 	count := make([]int, 1<<16)
 	for _, id := range slots {
@@ -36,7 +37,7 @@ func busiest(slots []uint16, n int) float64 {
 	return 100 * (float64(slices.Max(count))*float64(n)/float64(len(slots)) - 1)
 }
 
-// needless is the percentage of slots that changed though their member did not die.
+// needless returns the percentage of slots that changed although their member did not fail.
 func needless(before, after []uint16, dead func(uint16) bool) float64 {
 	moved := 0
 	for i, id := range before {

@@ -39,7 +39,7 @@ func TestLanes(t *testing.T) {
 	}
 }
 
-// A second opinion on the bytes: another library decodes the segment and its checksum.
+// An independent library decodes the segment and its checksum.
 func TestSYN(t *testing.T) {
 	source, target := netip.MustParseAddr("198.51.100.11"), netip.MustParseAddrPort("203.0.113.10:80")
 	p := &prober{source: source, target: target, ports: lanePorts(3), lanes: newLanes(3)}
@@ -117,7 +117,7 @@ func TestLoadWithoutServer(t *testing.T) {
 	}
 }
 
-// An answer that is not what a server of the laboratory sends is an error, not a request served.
+// A response that no server of the lab sends is an error, not a successful request.
 func TestGetRefusesOddAnswers(t *testing.T) {
 	for name, answer := range map[string]string{
 		"status":     "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n",

@@ -16,10 +16,11 @@ import (
 	"github.com/shuntlb/shunt/internal/notify"
 )
 
-// firstLanePort is the first source port of lanes: below the range that the system hands out in a lab's client (10000 up).
+// firstLanePort is the first source port of lanes: below the ephemeral range of a lab's client
+// (10000 up).
 const firstLanePort = 7000
 
-// lanePorts are the first so many.
+// lanePorts returns the first count ports.
 func lanePorts(count int) []uint16 {
 	ports := make([]uint16, count)
 	for i := range ports {
@@ -30,39 +31,43 @@ func lanePorts(count int) []uint16 {
 
 // TCP flags and lengths (RFC 9293).
 const (
-	tcpSYN        = 0x02
-	tcpACK        = 0x10
-	tcpHeaderLen  = 20
-	tcpSYNLen     = tcpHeaderLen + 4 // with the MSS option
-	protocolTCP   = 6
-	synSequence   = 0x53687574 // one for all: a repeated SYN is a retransmission, which a server answers alike
+	tcpSYN       = 0x02
+	tcpACK       = 0x10
+	tcpHeaderLen = 20
+	tcpSYNLen    = tcpHeaderLen + 4 // with the MSS option
+	protocolTCP  = 6
+	// synSequence is one for all: a repeated SYN is a retransmission with the same reply.
+	synSequence   = 0x53687574
 	segmentMaxLen = 1500
 )
 
-// prober sends SYNs from fixed source ports and watches for the SYN-ACKs: the first packet of a connection through the
-// balancer and the server's answer. The client's own stack knows nothing of these connections and resets them.
+// prober sends SYNs from fixed source ports and receives the SYN-ACKs: the first packet of a
+// connection through the balancer and the server's reply. The client's own stack has no such
+// connections and resets them.
 type prober struct {
 	conn   *net.IPConn
 	source netip.Addr
 	target netip.AddrPort
 	ports  []uint16 // of the lanes
 	tick   time.Duration
-	// hurried is closed when probes are to be sent at each tick; before they are at each idleTick.
+	// hurried is closed to send probes at each tick. Before that, they are sent at each idleTick.
 	hurried chan struct{}
 
 	mu    sync.Mutex
 	lanes *lanes // guarded by mu
 
-	changed chan struct{} // has a token after a lane's first answer
+	changed chan struct{} // has a token after a lane's first reply
 	failed  error         // guarded by mu; ended the receiver or the sender
 	group   sync.WaitGroup
 	stop    context.CancelFunc
 }
 
-// idleTick is how often probes are sent that nobody expects an answer to. The machine that is measured has better things to do.
+// idleTick is the interval of probes before any reply is expected. It is long, to keep CPU time for
+// the measured work.
 const idleTick = 10 * time.Millisecond
 
-// startProber probes an IPv4 target from the namespace, one SYN per lane and tick from hurry to close.
+// startProber probes an IPv4 target from the namespace: one SYN per lane and tick, from hurry to
+// close.
 func startProber(namespace string, source netip.Addr, target netip.AddrPort, ports []uint16, tick time.Duration) (*prober, error) {
 	if !source.Is4() || !target.Addr().Is4() {
 		return nil, fmt.Errorf("probe %s from %s: must be IPv4", target, source)
@@ -99,7 +104,7 @@ func (p *prober) send(ctx context.Context) {
 	to := &net.IPAddr{IP: p.target.Addr().AsSlice()}
 	for {
 		for lane := range p.lanes.gap {
-			// A full queue or an unreachable target is a probe lost, not a fault of the prober.
+			// A full queue or an unreachable target only loses a probe.
 			if _, err := p.conn.WriteToIP(p.syn(lane), to); errors.Is(err, net.ErrClosed) {
 				return
 			}
@@ -115,7 +120,7 @@ func (p *prober) send(ctx context.Context) {
 	}
 }
 
-// syn builds a lane's segment: always the same bytes.
+// syn builds a lane's segment. It always has the same bytes.
 func (p *prober) syn(lane int) []byte {
 	s := make([]byte, tcpSYNLen)
 	binary.BigEndian.PutUint16(s, p.ports[lane])
@@ -154,7 +159,7 @@ func (p *prober) receive() {
 	}
 }
 
-// book books an answer and wakes who waits for a lane's first one.
+// book records a reply and wakes the waiter for a lane's first one.
 func (p *prober) book(lane int, now time.Time) {
 	p.mu.Lock()
 	first := p.lanes.first[lane].IsZero()
@@ -165,7 +170,7 @@ func (p *prober) book(lane int, now time.Time) {
 	}
 }
 
-// laneOf returns the lane that a SYN-ACK of the target answers.
+// laneOf returns the lane of a SYN-ACK from the target.
 func (p *prober) laneOf(segment []byte) (int, bool) {
 	if len(segment) < tcpHeaderLen || segment[13]&(tcpSYN|tcpACK) != tcpSYN|tcpACK {
 		return 0, false
@@ -175,7 +180,7 @@ func (p *prober) laneOf(segment []byte) (int, bool) {
 	return lane, source == p.target.Port() && lane >= 0
 }
 
-// waitAll waits until every lane was answered once and returns when the last one was.
+// waitAll waits until every lane got a reply and returns the time of the last first reply.
 func (p *prober) waitAll(ctx context.Context) (time.Time, error) {
 	for {
 		p.mu.Lock()
@@ -193,21 +198,22 @@ func (p *prober) waitAll(ctx context.Context) (time.Time, error) {
 	}
 }
 
-// answered tells whether any lane was ever answered.
+// answered reports whether any lane ever got a reply.
 func (p *prober) answered() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.lanes.answers > 0
 }
 
-// longest returns the longest time since `since` that any lane was without an answer.
+// longest returns the longest time since `since` that any lane was without a reply.
 func (p *prober) longest(since time.Time) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.lanes.longest(since, time.Now())
 }
 
-// tcpChecksum computes the checksum of a segment whose checksum field is zero (RFC 9293 section 3.1).
+// tcpChecksum computes the checksum of a segment whose checksum field is zero (RFC 9293 section
+// 3.1).
 func tcpChecksum(source, destination netip.Addr, segment []byte) uint16 {
 	s, d := source.As4(), destination.As4()
 	pseudo := append(append(s[:], d[:]...), 0, protocolTCP, byte(len(segment)>>8), byte(len(segment)))

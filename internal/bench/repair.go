@@ -17,12 +17,12 @@ import (
 	"github.com/shuntlb/shunt/internal/sim"
 )
 
-// Ways of treating packets of connections that muxes do not remember, as the suite's rows name them.
+// Methods for packets of connections without a mux flow entry, as the suite's rows name them.
 const (
-	repairShunt   = "shunt"        // the laboratory's hosts repair
+	repairShunt   = "shunt"        // the lab's hosts repair
 	repairNone    = "none"         // they do not: repairWindow 0s
 	simShunt      = "sim-shunt"    // Shunt's rule over the same connections' addresses
-	simNone       = "sim-none"     // the slot's present owner alone
+	simNone       = "sim-none"     // the slot's current owner alone
 	simPrevious   = "sim-previous" // a daisy chain of one generation
 	simBeamer     = "sim-beamer"   // Beamer's, of each bucket
 	simModulo     = "sim-modulo"   // the hash modulo the number of backends
@@ -53,12 +53,13 @@ var repairSuite = Suite{
 const (
 	repairConnections = 10_000
 	shortConnections  = 200
-	// repairHosts and repairVMs make the laboratory's servers: those of the first pool, and those that come.
+	// repairHosts and repairVMs are the lab's servers: those of the first pool, and those that are
+	// added.
 	repairHosts, repairVMs = 5, 3
 	repairPool             = 10
-	// heavy and light are weights: with one light backend the ring stays as large as it is.
+	// heavy and light are weights. With one light backend the ring keeps its size.
 	heavy, light = 8, 6
-	// setPorts are the source ports of one set of connections.
+	// setPorts is the number of source ports of one set of connections.
 	setPorts = 12_000
 )
 
@@ -66,7 +67,7 @@ const (
 type story struct {
 	cases []string // by change
 	pools [][]int  // numbers of the backends; the first is before any change
-	equal bool     // all weigh the same
+	equal bool     // all have the same weight
 }
 
 var stories = []story{
@@ -75,7 +76,7 @@ var stories = []story{
 	{cases: []string{"doubles"}, pools: [][]int{span(0, 10), span(0, 11)}, equal: true},
 }
 
-// span are the numbers from one to below another.
+// span returns the numbers from from to to-1.
 func span(from, to int) (out []int) {
 	for i := from; i < to; i++ {
 		out = append(out, i)
@@ -83,7 +84,7 @@ func span(from, to int) (out []int) {
 	return out
 }
 
-// told tells whether any of a story's cases was asked for.
+// told reports whether any of a story's cases was selected.
 func (s story) told(o Options) bool {
 	for _, c := range s.cases {
 		if o.wants(c) {
@@ -123,13 +124,13 @@ func runRepair(ctx context.Context, o Options, emit func(Row)) error {
 	})
 }
 
-// simRules are what is simulated.
+// simRules are the simulated methods.
 var simRules = []struct {
 	engine string
 	rule   sim.Rule
 }{{simShunt, sim.LastOwner}, {simNone, sim.PresentOwner}, {simPrevious, sim.PreviousRing}, {simBeamer, sim.Beamer}, {simModulo, sim.Modulo}}
 
-// emit makes the rows of a story under one way.
+// emit makes the rows of a story under one method.
 func (s story) emit(o Options, way string, broken []int, of int, emit func(Row)) {
 	for i, c := range s.cases {
 		if o.wants(c) {
@@ -140,7 +141,7 @@ func (s story) emit(o Options, way string, broken []int, of int, emit func(Row))
 	}
 }
 
-// weight is that of a backend.
+// weight returns a backend's weight.
 func (s story) weight(number int) uint32 {
 	if number == 0 && !s.equal {
 		return light
@@ -148,13 +149,14 @@ func (s story) weight(number int) uint32 {
 	return heavy
 }
 
-// poolVM is the place of a backend: neighbours in the pool are on different hosts.
+// poolVM returns the host and virtual machine of a backend. Adjacent numbers in the pool are on
+// different hosts.
 func poolVM(number int) (host, vm int) { return 1 + number%repairHosts, 1 + number/repairHosts }
 
-// poolDIP is the address of a backend.
+// poolDIP returns the address of a backend.
 func poolDIP(number int) netip.Addr { return lab.VMAddresses(poolVM(number)).V4.Addr() }
 
-// simPools are the story's pools for the simulation.
+// simPools returns the story's pools for the simulation.
 func (s story) simPools() (out []sim.Pool) {
 	for _, numbers := range s.pools {
 		var p sim.Pool
@@ -166,7 +168,7 @@ func (s story) simPools() (out []sim.Pool) {
 	return out
 }
 
-// flowTuple is what a connection's hash is made of.
+// flowTuple is the input of a connection's hash.
 type flowTuple struct{ client, vip netip.AddrPort }
 
 func hashesOf(flows []flowTuple) (out []uint64) {
@@ -176,17 +178,18 @@ func hashesOf(flows []flowTuple) (out []uint64) {
 	return out
 }
 
-// repairRun is a story played in the laboratory.
+// repairRun is one run of a story in the lab.
 type repairRun struct {
 	*rig
 	o     Options
 	story story
 	way   string
-	set   int // number of this run: it has a VIP and source ports of its own
+	set   int // number of this run: it has its own VIP and source ports
 	flows []flowTuple
 }
 
-// play opens connections, changes the pool again and again, and returns how many were broken after each change.
+// play opens connections, changes the pool repeatedly, and returns how many were broken after each
+// change.
 func (r *repairRun) play(ctx context.Context) (broken []int, err error) {
 	name := fmt.Sprintf("repair-%d", r.set)
 	vip, _ := lab.VIPAddresses(20 + r.set)
@@ -194,7 +197,7 @@ func (r *repairRun) play(ctx context.Context) (broken []int, err error) {
 		return nil, err
 	}
 	defer func() {
-		// The next run's hosts and muxes have less to do without it.
+		// Remove the service, to reduce the load on the next run's hosts and muxes.
 		err = errors.Join(err, r.remove(context.WithoutCancel(ctx), name))
 	}()
 	if err := r.waitRoutes(ctx, vip, r.lab.Topology.Muxes); err != nil {
@@ -225,11 +228,11 @@ func (r *repairRun) play(ctx context.Context) (broken []int, err error) {
 	return broken, ctx.Err()
 }
 
-// pool makes the service have a pool of the story, and returns when every mux and host has it.
+// pool sets a pool of the story in the service, and returns when every mux and host has it.
 func (r *repairRun) pool(ctx context.Context, name string, vip netip.Addr, i int) error {
 	endpoint := &apiv1.Endpoint{
 		Protocol: "tcp", Port: strconv.Itoa(lab.EchoPort), Affinity: "hash",
-		// Nothing but the pool changes: a busy server is not taken out.
+		// Only the pool may change, so a slow server must not be marked down.
 		Health: &apiv1.Health{Tcp: &apiv1.TCPCheck{}, Interval: durationpb.New(time.Second), Timeout: durationpb.New(time.Second), Rise: 1, Fall: 10},
 	}
 	if r.way == repairNone {
@@ -250,7 +253,8 @@ func (r *repairRun) pool(ctx context.Context, name string, vip netip.Addr, i int
 	return r.waitPool(ctx, name, answer.Msg.GetRevision(), len(endpoint.Backends))
 }
 
-// waitPool waits until all nodes obey a revision and every mux has so many members of the service, all alive.
+// waitPool waits until all nodes have applied a revision and every mux has this many members of the
+// service, all alive.
 func (r *repairRun) waitPool(ctx context.Context, name string, revision int64, members int) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*stepWithin)
 	defer cancel()
@@ -269,7 +273,7 @@ func (r *repairRun) waitPool(ctx context.Context, name string, revision int64, m
 	}
 }
 
-// missing says what waitPool waits for.
+// missing returns the first condition of waitPool that does not hold.
 func (r *repairRun) missing(ctx context.Context, name string, revision int64, members int) error {
 	answer, err := r.manager.Status(ctx, connect.NewRequest(&apiv1.StatusRequest{}))
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/shuntlb/shunt/internal/sim"
 )
 
-// The rings of a story stay as large as they are, but for the one that is about a ring that does not.
+// The rings of a story keep their size, except in the story about a ring that grows.
 func TestStoriesRings(t *testing.T) {
 	for _, s := range stories {
 		if len(s.cases)+1 != len(s.pools) || len(s.pools[0]) != repairPool {
@@ -33,7 +33,7 @@ func TestStoriesRings(t *testing.T) {
 	}
 }
 
-// The servers of all stories are in the laboratory, each once.
+// The lab has each server of all stories once.
 func TestPoolPlaces(t *testing.T) {
 	seen := map[netip.Addr]bool{}
 	for n := range 13 {
@@ -45,7 +45,8 @@ func TestPoolPlaces(t *testing.T) {
 	}
 }
 
-// What the simulation says over a range of ports: no repair loses a tenth, plain hashing nearly all, and Shunt's rule nothing at the first change.
+// The simulation's result over a range of ports: no repair loses a tenth, plain hashing nearly all,
+// and Shunt's rule none at the first change.
 func TestStoriesSimulated(t *testing.T) {
 	var flows []flowTuple
 	for port := range uint16(8000) {
@@ -75,7 +76,7 @@ func TestStoriesSimulated(t *testing.T) {
 	}
 }
 
-// Connections speak until the end, and those that break are counted, once.
+// Connections exchange messages until the end, and broken ones are counted once.
 func TestLives(t *testing.T) {
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {

@@ -11,28 +11,31 @@ import (
 	"github.com/shuntlb/shunt/internal/figure"
 )
 
-// results is the page of a suite that is not published among the others: a section of the README of a directory of its own, with files of figures beside.
+// results is the separate page of a suite: a section of the README of its own directory, with files
+// of figures next to it.
 type results struct {
-	// dir is below that of benchmarks.md.
+	// dir is below the directory of benchmarks.md.
 	dir string
-	// detail are cases whose rows are in files and plots, and in no table.
+	// detail lists cases whose rows are in files and plots, but in no table.
 	detail []string
-	// apart are cases that run only when they are named: each has a section of its own, which a run without it leaves alone.
+	// apart lists cases that run only when they are named. Each has its own section, which a run
+	// without the case leaves unchanged.
 	apart []string
 	files func(rows []Row) []resultFile
 }
 
-// resultFile is a table as CSV and a plot of it, if there are any panels, under one name.
+// resultFile is a table as CSV and, if there are panels, a plot of it under the same name.
 type resultFile struct {
 	name, title string
 	rows        []Row
 	panels      []figure.Panel
 }
 
-// resultsName is the page of a directory of results.
+// resultsName is the page in a directory of results.
 const resultsName = "README.md"
 
-// CheckWrite says why a run of these cases cannot be published, if it cannot: a page of the suite's own has the figures of one whole run.
+// CheckWrite returns an error if a run of these cases cannot be published, because a separate page
+// has the figures of one complete run.
 func (s Suite) CheckWrite(cases []string) error {
 	if s.results == nil || len(cases) == 0 || !slices.ContainsFunc(cases, func(c string) bool { return !s.OnlyByName(c) }) {
 		return nil
@@ -40,7 +43,7 @@ func (s Suite) CheckWrite(cases []string) error {
 	return fmt.Errorf("--write: must not come with --case, but for %s: the page of %s has the figures of one run", strings.Join(s.results.apart, ", "), s.Name)
 }
 
-// write replaces the sections and files that there are rows for.
+// write replaces the sections and files for which there are rows.
 func (r *results) write(dir string, s Suite, rows []Row, taken Taken) error {
 	dir = filepath.Join(dir, r.dir)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -66,7 +69,7 @@ func (r *results) write(dir string, s Suite, rows []Row, taken Taken) error {
 	return nil
 }
 
-// without are the rows but for some.
+// without returns the rows except those that match.
 func without(rows []Row, which func(Row) bool) []Row {
 	return slices.DeleteFunc(slices.Clone(rows), which)
 }
@@ -92,7 +95,7 @@ func (r *results) writeFiles(dir string, rows []Row) error {
 	return nil
 }
 
-// apartSection is the generated text of a case that has one of its own.
+// apartSection returns the generated text of a case with its own section.
 func apartSection(s Suite, name string, rows []Row, taken Taken) string {
 	var b strings.Builder
 	writeMarkdownTable(&b, rows)
@@ -104,12 +107,12 @@ func apartSection(s Suite, name string, rows []Row, taken Taken) string {
 	return b.String()
 }
 
-// section is the generated text of the suite.
+// section returns the generated text of the suite.
 func (r *results) section(s Suite, rows []Row, taken Taken) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "## %s\n\n%s\n\n", s.Title, s.About)
 	shown := without(rows, func(row Row) bool { return slices.Contains(r.detail, row.Case) })
-	for _, c := range s.Cases { // cases have figures of their own
+	for _, c := range s.Cases { // the fields differ from case to case
 		of := without(shown, func(row Row) bool { return row.Case != c })
 		if len(of) > 0 {
 			writeMarkdownTable(&b, of)
@@ -131,7 +134,8 @@ func (r *results) section(s Suite, rows []Row, taken Taken) string {
 	return b.String()
 }
 
-// plain are a row's cells under the given columns, with figures as programs read them; empty without one.
+// plain returns a row's cells under the given columns, with figures in machine-readable form. A
+// cell without a figure is empty.
 func (r Row) plain(columns []string) []string {
 	cells := []string{r.Case}
 	for _, c := range columns {

@@ -20,29 +20,29 @@ import (
 	"github.com/shuntlb/shunt/internal/netdev"
 )
 
-// rig is a laboratory that one suite has to itself.
+// rig is a lab for the exclusive use of one suite.
 type rig struct {
 	lab     *lab.Lab
 	manager shuntv1connect.ManagerClient
 }
 
 const (
-	// downWithin bounds the removal of the laboratory, which happens after an interrupt too.
+	// downWithin bounds the removal of the lab, which also happens after an interrupt.
 	downWithin = 30 * time.Second
 	// stepWithin bounds one apply, one recovery, one return.
 	stepWithin = 30 * time.Second
-	// pollEvery is how often a condition is looked at that nothing announces.
+	// pollEvery is the poll interval of conditions without notification.
 	pollEvery = 20 * time.Millisecond
 	// servicePort is the port of the services that the suites make.
 	servicePort = 80
 )
 
-// withRig brings the usual laboratory up, runs f, and removes the laboratory whatever happened.
+// withRig starts the default lab, runs f, and removes the lab in any case.
 func withRig(ctx context.Context, o Options, f func(context.Context, *rig) error) error {
 	return withRigOf(ctx, o, lab.DefaultTopology(), f)
 }
 
-// withRigOf is withRig with a laboratory of this topology, under the name that the options say.
+// withRigOf is withRig with a lab of this topology, under the name in the options.
 func withRigOf(ctx context.Context, o Options, topology lab.Topology, f func(context.Context, *rig) error) (err error) {
 	topology.Name = o.LabName
 	o.progressf("lab %s: up", topology.Name)
@@ -65,31 +65,33 @@ func withRigOf(ctx context.Context, o Options, topology lab.Topology, f func(con
 	}
 	err = f(ctx, &rig{lab: l, manager: manager})
 	if ctx.Err() != nil {
-		return context.Cause(ctx) // whatever broke, broke because of it
+		return context.Cause(ctx) // the end of ctx caused any other error
 	}
 	return err
 }
 
-// clientNamespace is where the traffic comes from.
+// clientNamespace returns the namespace that the traffic comes from.
 func (r *rig) clientNamespace() string {
 	return lab.Node{Name: "client1"}.Namespace(r.lab.Topology.Name)
 }
 
-// clientAddress is the IPv4 address of client1.
+// clientAddress returns the IPv4 address of client1.
 func (r *rig) clientAddress() netip.Addr { return lab.ClientAddresses(1).V4.Addr() }
 
 // portRange is a range of source ports, the last included.
 type portRange struct{ first, last uint16 }
 
-// dialer opens connections from client1, from source ports of the range. Connections through a VIP and to the DIP
-// behind it need ranges of their own: a host tells them apart by the client's port alone.
+// dialer opens connections from client1, from source ports of the range. Connections through a VIP
+// and to the DIP behind it need separate ranges, because a host distinguishes them by the client's
+// port alone.
 func (r *rig) dialer(ports portRange) dialFunc {
 	control := func(_, _ string, c syscall.RawConn) error {
 		var failed error
 		err := c.Control(func(fd uintptr) {
 			failed = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_LOCAL_PORT_RANGE, int(ports.first)|int(ports.last)<<16)
 		})
-		if errors.Is(failed, unix.ENOPROTOOPT) { // before Linux 6.3: a few requests may then meet and fail
+		if errors.Is(failed, unix.ENOPROTOOPT) {
+			// Before Linux 6.3: ports of a few requests may then collide and fail.
 			failed = nil
 		}
 		return errors.Join(err, failed)
@@ -105,7 +107,7 @@ func (r *rig) dialer(ports portRange) dialFunc {
 	}
 }
 
-// backends are the first count servers of the laboratory, one on each host.
+// backends returns the first count servers of the lab, one on each host.
 func (r *rig) backends(count int) []*apiv1.Backend {
 	var all []*apiv1.Backend
 	for i := 1; i <= count; i++ {
@@ -118,7 +120,7 @@ func (r *rig) backends(count int) []*apiv1.Backend {
 	return all
 }
 
-// service makes a web service on an IPv4 VIP with the given ports.
+// service returns a web service on an IPv4 VIP with the given ports.
 func service(name string, vip netip.Addr, backends []*apiv1.Backend, ports ...int) *apiv1.Object {
 	s := &apiv1.Service{Name: name, Vip: []string{vip.String()}}
 	for _, port := range ports {
@@ -164,7 +166,8 @@ func (r *rig) waitRoutes(ctx context.Context, vip netip.Addr, hops int) error {
 	}
 }
 
-// serve applies a service on the numbered VIP and waits until every mux carries it and each lane is answered.
+// serve applies a service on the numbered VIP and waits until every mux serves it and each lane
+// gets a reply.
 func (r *rig) serve(ctx context.Context, name string, n int, backends []*apiv1.Backend) (netip.Addr, error) {
 	vip, _ := lab.VIPAddresses(n)
 	if err := r.apply(ctx, service(name, vip, backends, servicePort)); err != nil {
@@ -183,8 +186,9 @@ func (r *rig) serve(ctx context.Context, name string, n int, backends []*apiv1.B
 	return vip, err
 }
 
-// laneCount is the number of flows that are probed side by side where the router cannot say which of them goes by which mux. With
-// two muxes, the odds that all of them meet the same one are 1 in 32,768.
+// laneCount is the number of flows that are probed in parallel if the router cannot report which
+// mux each of them uses. With two muxes, the odds that all of them use the same one are 1 in
+// 32,768.
 const laneCount = 16
 
 // probe starts probing a VIP's port from client1.
@@ -192,7 +196,8 @@ func (r *rig) probe(vip netip.Addr, port uint16, tick time.Duration) (*prober, e
 	return startProber(r.clientNamespace(), r.clientAddress(), netip.AddrPortFrom(vip, port), lanePorts(laneCount), tick)
 }
 
-// probeEachMux is probe with as few flows as lead through every mux, twice each: of a VIP that the router has a route to.
+// probeEachMux is probe with the fewest flows that use every mux twice. The router must have a
+// route to the VIP.
 func (r *rig) probeEachMux(vip netip.Addr, port uint16, tick time.Duration) (*prober, error) {
 	target := netip.AddrPortFrom(vip, port)
 	ports, err := r.lab.FlowsOverMuxes(netip.AddrPortFrom(r.clientAddress(), firstLanePort), target, 2)

@@ -49,7 +49,7 @@ const (
 	ringsRounds  = 15
 )
 
-// fleet is a plan of a mux. Members are marked down where told so.
+// fleet returns a plan of a mux. Members for which down returns true are marked down.
 func fleet(vips, ports, members int, down func(endpoint, member int) bool) plan.Plan {
 	p := plan.Plan{
 		MTU: 1500, RingKeys: []plan.Key{{ID: 0, Key: ringKey}},
@@ -74,7 +74,7 @@ func fleet(vips, ports, members int, down func(endpoint, member int) bool) plan.
 	return p
 }
 
-// fleetDIP is the address of backend i in 10.0.0.0/8, with room for 16 Mi of them below the VIPs' last ones.
+// fleetDIP returns the address of backend i in 10.0.0.0/8. There are 16 Mi of them.
 func fleetDIP(i int) netip.Addr {
 	return netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
 }
@@ -102,12 +102,12 @@ func runRings(ctx context.Context, o Options, emit func(Row)) error {
 	return nil
 }
 
-// timeRow sums times up.
+// timeRow summarizes times.
 func timeRow(name string, ms []float64) Row {
 	return Row{Case: name, Fields: []Field{{"ms", round(Median(ms))}, {"min_ms", round(slices.Min(ms))}, {"runs", len(ms)}}}
 }
 
-// rounds is how often a bulk change is measured.
+// rounds returns how often a bulk change is measured.
 func (o Options) rounds(full int) int {
 	if o.Short {
 		return 1
@@ -140,7 +140,7 @@ func runBulk(ctx context.Context, o Options, emit func(Row)) error {
 	return nil
 }
 
-// bulkRound begins with empty tables and goes through all changes once.
+// bulkRound begins with empty tables and makes all changes once.
 func bulkRound(whole plan.Plan, plans map[string]plan.Plan, ms map[string][]float64, verify bool) error {
 	m, err := benchrun.OpenMux(dataplane.MuxLimits{Flows: 64 * ki})
 	if err != nil {
@@ -184,7 +184,7 @@ func bulkRound(whole plan.Plan, plans map[string]plan.Plan, ms map[string][]floa
 	return nil
 }
 
-// verifyRings compares what the tables do with a flow of every endpoint with the rings of a state.
+// verifyRings checks the tables' choice for a flow of every endpoint against the rings of a state.
 func verifyRings(name string, m *benchrun.Mux, state dataplane.MuxState) error {
 	for i, e := range state.Endpoints {
 		client := netip.AddrFrom4([4]byte{198, 18, byte(i >> 8), byte(i)})
@@ -201,7 +201,7 @@ func verifyRings(name string, m *benchrun.Mux, state dataplane.MuxState) error {
 	return nil
 }
 
-// timeExact makes 2,000 exact rings with two workers, some times.
+// timeExact times the construction of 2,000 exact rings with two workers.
 func timeExact(o Options) (ms []float64) {
 	const prime, workers = 13313, 2
 	var sets [fleetVIPs * fleetPorts][]ring.Member

@@ -13,24 +13,24 @@ import (
 	"github.com/shuntlb/shunt/internal/bench/checker"
 )
 
-// DefaultRivals is where the rivals' sources are in the repository.
+// DefaultRivals is the directory of the rivals' sources in the repository.
 const DefaultRivals = "test/bench/rivals"
 
 // contestant takes part in the health suite.
 type contestant struct {
 	engine string
-	// start brings it up on a rig, with nothing to do yet.
+	// start starts it on a rig, without any work yet.
 	start func(context.Context, *healthRig, checker.Job) (runner, error)
-	// atOnce: it can probe all targets at once, too.
+	// atOnce means that it can also probe all targets together.
 	atOnce bool
-	// rules is the most targets that it takes; 0: all.
+	// rules is the most targets that it supports. 0 means all.
 	rules int
 }
 
-// shuntEngines are those of Shunt, in the order of their rows.
+// shuntEngines are Shunt's engines, in the order of their rows.
 var shuntEngines = []string{"packet", "socket"}
 
-// contestants are all that can take part here; what cannot is told.
+// contestants returns all that can take part here, and notes those that cannot.
 func contestants(ctx context.Context, o Options) ([]contestant, error) {
 	program, err := o.program()
 	if err != nil {
@@ -60,7 +60,7 @@ func contestants(ctx context.Context, o Options) ([]contestant, error) {
 	return all, nil
 }
 
-// program is the shunt program.
+// program returns the shunt program.
 func (o Options) program() (string, error) {
 	if o.Program != "" {
 		return o.Program, nil
@@ -75,7 +75,7 @@ func byProgram(program string, args ...string) func(context.Context, *healthRig,
 	}
 }
 
-// buildTokio builds the rival in Rust, unless it is built, and names its program.
+// buildTokio builds the rival in Rust, unless it is built, and returns the path of its program.
 func buildTokio(ctx context.Context, o Options) (string, error) {
 	dir := o.Rivals
 	if dir == "" {

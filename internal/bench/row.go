@@ -1,4 +1,5 @@
-// Package bench measures Shunt: suites of cases whose figures others script against (design section 6, bench contract).
+// Package bench measures Shunt: suites of cases whose figures other programs read (design section
+// 6, bench contract).
 package bench
 
 import (
@@ -11,13 +12,13 @@ import (
 	"text/tabwriter"
 )
 
-// Row is the result of one case: what `-o json` prints as one line.
+// Row is the result of one case: one line of `-o json`.
 type Row struct {
 	Case   string
 	Fields []Field
 }
 
-// Field is one figure of a row; the name carries the unit.
+// Field is one figure of a row. The name contains the unit.
 type Field struct {
 	Name  string
 	Value any // float64, int, uint64 or string
@@ -41,7 +42,7 @@ func (r Row) Get(name string) float64 {
 	return math.NaN()
 }
 
-// text is the value of a field as people read it; empty without one.
+// text returns the formatted value of a field, or "" if there is none.
 func (r Row) text(name string) string {
 	for _, f := range r.Fields {
 		if f.Name == name {
@@ -75,7 +76,7 @@ func (r Row) MarshalJSON() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// text formats a field's value for people.
+// text formats a field's value for tables.
 func (f Field) text() string {
 	if v, ok := f.Value.(float64); ok {
 		switch {
@@ -89,10 +90,10 @@ func (f Field) text() string {
 	return fmt.Sprint(f.Value)
 }
 
-// round cuts a figure to three decimals: more would be noise.
+// round rounds a figure to three decimals, because more would be noise.
 func round(v float64) float64 { return math.Round(v*1000) / 1000 }
 
-// columns lists the field names of the rows in the order they first appear.
+// columns lists the field names of the rows in order of first appearance.
 func columns(rows []Row) []string {
 	var names []string
 	seen := map[string]bool{}
@@ -122,7 +123,7 @@ func (r Row) cells(columns []string) []string {
 	return cells
 }
 
-// WriteTable prints rows for people.
+// WriteTable prints rows as a table.
 func WriteTable(w io.Writer, rows []Row) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	names := columns(rows)

@@ -9,14 +9,15 @@ import (
 	"github.com/shuntlb/shunt/internal/sched"
 )
 
-// scheduleCase is what new flows are given to members by, where every packet begins one.
+// scheduleCase is a scheduler that selects the members of new flows. Every packet begins a flow.
 type scheduleCase struct {
 	name   string
 	kind   dataplane.ScheduleKind
 	places int // of the sequence
 }
 
-// scheduleFlows is a flow table that fits into caches, so that what it costs does not drown what a choice does.
+// scheduleFlows is the size of a flow table that fits into caches, so that its cost does not hide
+// the cost of a choice.
 const scheduleFlows = 512 * ki
 
 var scheduleCases = []scheduleCase{
@@ -26,7 +27,7 @@ var scheduleCases = []scheduleCase{
 	{"sched/p2c", dataplane.ScheduleLighter, benchBackends},
 }
 
-// run measures the walk with the scheduler, and beside it the same walk with the ring's choice.
+// run measures the program with the scheduler, and for comparison with the ring's choice.
 func (s scheduleCase) run(ctx context.Context, o Options) (Row, error) {
 	c := muxCase{name: s.name, traffic: benchrun.Traffic{Family: benchrun.IPv4, Flows: scheduleFlows / 4, VIPs: 1, New: true}, members: benchBackends, table: scheduleFlows}
 	harness, err := benchrun.Open(c.traffic, benchrun.MuxFrags)
@@ -73,7 +74,7 @@ func (s scheduleCase) run(ctx context.Context, o Options) (Row, error) {
 	return Row{Case: s.name, Fields: append(fields, comparisonFields(got)...)}, nil
 }
 
-// alone is what the ring's choice, and the scheduler's, cost by themselves.
+// alone returns the cost of the ring's choice, and of the scheduler's, by themselves.
 func alone(mux *benchrun.Mux, c muxCase) (ring, scheduler float64, err error) {
 	state, _ := c.tables()
 	choices, err := benchrun.OpenChoices(mux, state.Endpoints[0].Key)

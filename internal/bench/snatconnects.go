@@ -31,11 +31,12 @@ const (
 	outboundPort = 20000
 	// outboundPatience bounds a connect.
 	outboundPatience = 10 * time.Second
-	// outboundSlack is less than a lease takes, in ms: a connect that takes so much longer than others waited for one.
+	// outboundSlack is less than the duration of a lease, in ms. A connect that is slower by more
+	// than this waited for a lease.
 	outboundSlack = 1
 )
 
-// outboundSizes are those of a run of connections that servers open.
+// outboundSizes are the sizes of a run of connections that servers open.
 type outboundSizes struct {
 	hosts, vms, muxes, managers int
 	farEnds                     int
@@ -51,18 +52,18 @@ func (o Options) outboundSizes() outboundSizes {
 	return outboundSizes{hosts: 4, vms: 8, muxes: 2, managers: 3, farEnds: 1000, rate: 20, lasting: 10 * time.Second, during: time.Minute}
 }
 
-// connector is a server of the laboratory that opens connections.
+// connector is a server of the lab that opens connections.
 type connector struct {
 	namespace string
 	leased    bool // its connections leave with a VIP
 }
 
-// outboundResult is what became of the connections of some servers.
+// outboundResult is the result of the connections of some servers.
 type outboundResult struct {
 	mu     sync.Mutex
 	ms     []float64 // how long connects took, in no order
 	failed int
-	last   error // of the last one that failed
+	last   error // of the last failed one
 }
 
 func (r *outboundResult) add(took time.Duration, err error) {
@@ -75,7 +76,8 @@ func (r *outboundResult) add(took time.Duration, err error) {
 	r.ms = append(r.ms, float64(took)/float64(time.Millisecond))
 }
 
-// connectRow measures in a laboratory how many of the connections that servers open get a port at once, and how long connects take.
+// connectRow measures in a lab how many of the connections that servers open get a port
+// immediately, and how long connects take.
 func connectRow(ctx context.Context, o Options) (row Row, err error) {
 	sizes := o.outboundSizes()
 	topology := lab.DefaultTopology()
@@ -88,7 +90,8 @@ func connectRow(ctx context.Context, o Options) (row Row, err error) {
 	return row, err
 }
 
-// outbound lets servers open connections and returns the figures. Of each host the last server has no VIP: its connections leave as they are, beside the others.
+// outbound lets servers open connections and returns the figures. The last server of each host has
+// no VIP: its connections leave unchanged, as a reference.
 func (r *rig) outbound(ctx context.Context, o Options, sizes outboundSizes) ([]Field, error) {
 	vips, err := r.outboundServices(ctx, sizes)
 	if err != nil {
@@ -106,7 +109,8 @@ func (r *rig) outbound(ctx context.Context, o Options, sizes outboundSizes) ([]F
 			servers = append(servers, connector{node.Namespace(r.lab.Topology.Name), vm < sizes.vms})
 		}
 	}
-	// One connection of each, to a far end that is none of those counted, makes neighbours known and shows that ports can be had.
+	// One connection of each server, to a far end that is not counted, resolves neighbors and shows
+	// that ports can be leased.
 	for _, s := range servers {
 		if err := s.awaitConnection(ctx, far.at(sizes.farEnds)); err != nil {
 			return nil, err
@@ -140,7 +144,7 @@ func (r *rig) outbound(ctx context.Context, o Options, sizes outboundSizes) ([]F
 	return outboundFields(&leased, &direct, after-before), nil
 }
 
-// outboundFields are the figures of connections, `waited` packets of which found no port.
+// outboundFields returns the figures of connections, `waited` packets of which found no port.
 func outboundFields(leased, direct *outboundResult, waited uint64) []Field {
 	all := len(leased.ms) + leased.failed
 	usual, quick := Percentile(direct.ms, 0.99), 0
@@ -156,7 +160,8 @@ func outboundFields(leased, direct *outboundResult, waited uint64) []Field {
 	}
 }
 
-// outboundServices makes a service for each two servers of neighbouring hosts, for the connections that they open, and returns the VIPs.
+// outboundServices makes a service for each two servers of adjacent hosts, for the connections that
+// they open, and returns the VIPs.
 func (r *rig) outboundServices(ctx context.Context, sizes outboundSizes) ([]netip.Addr, error) {
 	request, vips := &apiv1.ApplyRequest{}, []netip.Addr(nil)
 	for host := 1; host < sizes.hosts; host += 2 {
@@ -185,7 +190,8 @@ func (r *rig) outboundServices(ctx context.Context, sizes outboundSizes) ([]neti
 	return vips, nil
 }
 
-// outboundWaits is how many packets of servers found no port, so far, by the counters of all hosts.
+// outboundWaits returns how many packets of servers found no port so far, by the counters of all
+// hosts.
 func (r *rig) outboundWaits(ctx context.Context, hosts int) (sum uint64, err error) {
 	for host := 1; host <= hosts; host++ {
 		n, err := r.hostWaits(ctx, host)
@@ -214,7 +220,8 @@ func (r *rig) hostWaits(ctx context.Context, host int) (sum uint64, err error) {
 	return waitsOf(answer.Body)
 }
 
-// waitsOf adds up, in a host's metrics, the packets that waited for a port and those that were dropped without one.
+// waitsOf returns, from a host's metrics, the sum of the packets that waited for a port and those
+// that were dropped without one.
 func waitsOf(metrics io.Reader) (sum uint64, err error) {
 	lines, found := bufio.NewScanner(metrics), 0
 	for lines.Scan() {
@@ -237,7 +244,8 @@ func waitsOf(metrics io.Reader) (sum uint64, err error) {
 	return sum, nil
 }
 
-// connectAll lets every server open connections to far ends of which the k-th is chosen in proportion to 1/k, and waits for all of them.
+// connectAll lets every server open connections to far ends, of which the k-th is chosen in
+// proportion to 1/k, and waits for all of them.
 func connectAll(ctx context.Context, sizes outboundSizes, servers []connector, far *farEnds, leased, direct *outboundResult) error {
 	weights, sum := make([]float64, sizes.farEnds), 0.0
 	for k := range weights {
@@ -263,7 +271,8 @@ func connectAll(ctx context.Context, sizes outboundSizes, servers []connector, f
 	return errors.Join(errs...)
 }
 
-// connects opens a server's connections when they are due, whatever became of those before. next says to whom one goes, after which time, and how long it lasts.
+// connects opens a server's connections when they are due, whether or not earlier ones succeeded.
+// next returns the far end, the pause before the connection and its duration.
 func (s connector) connects(ctx context.Context, sizes outboundSizes, next func() (to netip.AddrPort, after, lasting time.Duration), into *outboundResult) error {
 	end, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -301,7 +310,8 @@ func (s connector) connects(ctx context.Context, sizes outboundSizes, next func(
 	return err
 }
 
-// timeConnect connects a socket and returns how long the handshake took, by the kernel's measurement. Where the SYN was sent again there is none: it is by this process's.
+// timeConnect connects a socket and returns the duration of the handshake as measured by the
+// kernel. If the SYN was retransmitted there is no such measurement, and it returns this process's.
 func timeConnect(fd int, to netip.AddrPort) (time.Duration, error) {
 	began := time.Now()
 	err := unix.Connect(fd, &unix.SockaddrInet4{Addr: to.Addr().As4(), Port: int(to.Port())})
@@ -322,7 +332,7 @@ func timeConnect(fd int, to netip.AddrPort) (time.Duration, error) {
 	return took, nil
 }
 
-// awaitWritable waits until a socket's connect has an end, and returns its error.
+// awaitWritable waits until a socket's connect completes, and returns its error.
 func awaitWritable(fd int, until time.Time) error {
 	for {
 		ready, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}, int(max(time.Until(until), 0)/time.Millisecond))
@@ -342,7 +352,7 @@ func awaitWritable(fd int, until time.Time) error {
 	}
 }
 
-// outboundSocket is a TCP socket of the present namespace whose connects do not block.
+// outboundSocket returns a non-blocking TCP socket of the current namespace.
 func outboundSocket() (int, error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
@@ -366,7 +376,7 @@ func (s connector) awaitConnection(ctx context.Context, to netip.AddrPort) error
 	}
 }
 
-// farEnds are listeners in client1, each a far end of its own.
+// farEnds are listeners in client1, each a separate far end.
 type farEnds struct {
 	address   netip.Addr
 	listeners []net.Listener
@@ -374,10 +384,10 @@ type farEnds struct {
 
 	mu    sync.Mutex
 	conns map[net.Conn]bool
-	seen  map[netip.Addr]int // connections by where they came from
+	seen  map[netip.Addr]int // connections by source address
 }
 
-// listenFar makes n far ends, which close connections when the other side does.
+// listenFar makes n far ends, which close a connection when the peer does.
 func (r *rig) listenFar(n int) (*farEnds, error) {
 	f := &farEnds{address: r.clientAddress(), conns: map[net.Conn]bool{}, seen: map[netip.Addr]int{}}
 	err := netdev.In(r.clientNamespace(), func() error {
@@ -398,7 +408,7 @@ func (r *rig) listenFar(n int) (*farEnds, error) {
 	return f, nil
 }
 
-// at is the address of the k-th, from 0.
+// at returns the address of the k-th far end, from 0.
 func (f *farEnds) at(k int) netip.AddrPort {
 	return netip.AddrPortFrom(f.address, uint16(outboundPort+k))
 }
@@ -423,14 +433,14 @@ func (f *farEnds) accept(l net.Listener) {
 	}
 }
 
-// reset forgets which connections came.
+// reset clears the connection counts.
 func (f *farEnds) reset() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	clear(f.seen)
 }
 
-// from is how many connections came from the addresses.
+// from returns how many connections came from the addresses.
 func (f *farEnds) from(addresses []netip.Addr) (sum int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -440,7 +450,8 @@ func (f *farEnds) from(addresses []netip.Addr) (sum int) {
 	return sum
 }
 
-// await waits until so many connections came from the addresses: the kernel answers before they are accepted.
+// await waits until count connections came from the addresses, because the kernel completes
+// handshakes before they are accepted.
 func (f *farEnds) await(ctx context.Context, addresses []netip.Addr, want int) error {
 	ctx, cancel := context.WithTimeout(ctx, stepWithin)
 	defer cancel()

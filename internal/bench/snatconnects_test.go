@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// Packets without a port are those that waited and those that were dropped, of a host's metrics as they are.
+// Packets without a port are those that waited and those that were dropped, read from a host's real
+// metrics.
 func TestWaitsOf(t *testing.T) {
 	const metrics = `# HELP shunt_host_packets_total Packets by what became of them.
 shunt_host_packets_total{node="host1",reason="out_snat"} 900
@@ -46,7 +47,7 @@ func TestOutboundFields(t *testing.T) {
 			t.Errorf("%s is %v, want %v", field, got, want)
 		}
 	}
-	// More packets than connections waited: not one of them is taken to have had a port.
+	// If more packets than connections waited, no connection counts as served locally.
 	if got := (Row{Fields: outboundFields(&leased, &direct, 11)}).Get("local_share"); got != 0 {
 		t.Errorf("local_share is %v, want 0", got)
 	}

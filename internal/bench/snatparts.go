@@ -9,13 +9,14 @@ import (
 	"strings"
 )
 
-// snatParts is what the managers' metric of the parts of leases says: seconds in all of each part, and how many leases.
+// snatParts holds the managers' metric of the parts of leases: the total seconds of each part, and
+// the number of leases.
 type snatParts map[string]struct{ sum, count float64 }
 
 // partNames are the parts in their order.
 var partNames = []string{"queue", "store", "muxes"}
 
-// parts reads the metric of all managers: only one of them leads.
+// parts reads the metric of all managers, only one of which leads.
 func (r *snatRig) parts(ctx context.Context) (snatParts, error) {
 	out := snatParts{}
 	for _, addr := range r.scrapes {
@@ -55,7 +56,7 @@ func (r *snatRig) parts(ctx context.Context) (snatParts, error) {
 	return out, nil
 }
 
-// partOf reads of a series which part it is of, and whether it is a sum or a count; empty: neither.
+// partOf returns the part of a series, and whether it is a sum or a count, or "".
 func partOf(series string) (part, what string) {
 	rest, ok := strings.CutPrefix(series, "shunt_snat_lease_seconds_")
 	if !ok {
@@ -69,7 +70,7 @@ func partOf(series string) (part, what string) {
 	return part, what
 }
 
-// since are the means of the parts since an earlier reading, in ms, as fields.
+// since returns the means of the parts since an earlier reading, in ms, as fields.
 func (p snatParts) since(before snatParts) (out []Field) {
 	for _, name := range partNames {
 		if n := p[name].count - before[name].count; n > 0 {

@@ -42,12 +42,12 @@ type snatRig struct {
 	note     func(format string, args ...any)
 	managers []*exec.Cmd
 	api      []string
-	scrapes  []string // where managers show metrics
+	scrapes  []string // where managers serve metrics
 	ca       *pki.CA
 	admin    shuntv1connect.ManagerClient
 	hosts    []*snatHost
 	normal   []*snatServer
-	// few is how many of them, the first, are of a tenant of their own.
+	// few is how many of them, the first, belong to a separate tenant.
 	few    int
 	cancel context.CancelCauseFunc
 	wg     sync.WaitGroup
@@ -62,7 +62,7 @@ type snatHost struct {
 	servers map[snat.Holder]*snatServer
 
 	mu sync.Mutex
-	// idle are ranges that go back with the next bunch.
+	// idle are ranges that are returned with the next batch.
 	idle []idleRanges
 }
 
@@ -71,18 +71,18 @@ type idleRanges struct {
 	ranges []uint32
 }
 
-// snatIdlePace is how often hosts give ranges back: what only time makes due they look at so often (internal/host).
+// snatIdlePace is the interval at which hosts return ranges, as in internal/host.
 const snatIdlePace = 50 * time.Millisecond
 
 // snatServer is a DIP of a host.
 type snatServer struct {
 	host   *snatHost
 	holder snat.Holder
-	known  chan struct{} // closed once the host may ask for it
+	known  chan struct{} // closed when the host may request ranges for it
 	once   sync.Once
 
 	mu     sync.Mutex
-	asked  time.Time // zero: no ask is under way
+	asked  time.Time // zero: no request is in flight
 	answer func(ranges []uint32, took time.Duration)
 }
 
@@ -173,7 +173,7 @@ func (r *snatRig) startManager(ctx context.Context, i int) error {
 	}
 }
 
-// reach asks a manager something that needs a leader.
+// reach makes a call to a manager that needs a leader.
 func (r *snatRig) reach(ctx context.Context, api string) error {
 	if r.ca == nil {
 		crt, _ := os.ReadFile(filepath.Join(r.dir, "m1", "pki", "ca.crt"))
@@ -216,7 +216,8 @@ func (r *snatRig) client(name, role string) (*http.Client, error) {
 
 func snatHostAddr(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 20, byte(i), 1}) }
 
-// objects stores a service for each VIP, of tenants in turns: each has as many servers at the hosts.
+// objects stores a service for each VIP, of tenants in turns. Each has the same number of servers
+// at the hosts.
 func (r *snatRig) objects(ctx context.Context, vips int) error {
 	objects := []*apiv1.Object{{Kind: &apiv1.Object_Network{Network: &apiv1.Network{
 		Name: "main", Vips: []string{"198.18.0.0/15"}, Underlay: []string{"10.0.0.0/8"},
@@ -231,7 +232,8 @@ func (r *snatRig) objects(ctx context.Context, vips int) error {
 		r.hosts = append(r.hosts, &snatHost{servers: map[snat.Holder]*snatServer{}})
 	}
 	for v := range vips {
-		// The first two hundred servers, a quarter at most, are one tenant's, all others another's.
+		// The first two hundred servers, at most a quarter, belong to one tenant, all others to
+		// another.
 		s := &apiv1.Service{Name: snatServiceName(v), Tenant: "many", Vip: []string{snatVIPAddr(v).String()}}
 		if v*snatServers < min(200, vips*snatServers/4) {
 			s.Tenant = "few"
@@ -261,7 +263,8 @@ func (r *snatRig) objects(ctx context.Context, vips int) error {
 	return nil
 }
 
-// connectAll opens the nodes' streams, at all managers in turns, and waits until all servers may ask.
+// connectAll opens the nodes' streams, to all managers in turns, and waits until all servers may
+// request ranges.
 func (r *snatRig) connectAll(ctx context.Context) error {
 	for i := range snatMuxes {
 		if err := r.runMux(ctx, i); err != nil {
@@ -306,7 +309,7 @@ func (r *snatRig) open(ctx context.Context, name, role string, at int) (*syncStr
 	return s, s.Send(&apiv1.NodeReport{Hello: &apiv1.Hello{Name: name, Role: role, Opened: time.Now().UnixNano()}})
 }
 
-// runMux is a mux as far as leases go.
+// runMux simulates a mux's handling of leases.
 func (r *snatRig) runMux(ctx context.Context, i int) error {
 	s, err := r.open(ctx, fmt.Sprintf("mux%d", i), "mux", i+1)
 	if err != nil {
@@ -339,12 +342,12 @@ func (r *snatRig) runMux(ctx context.Context, i int) error {
 	return nil
 }
 
-// obeyed is the report of a node that obeys a plan.
+// obeyed returns the report of a node that has applied a plan.
 func obeyed(up *apiv1.PlanUpdate) *apiv1.NodeReport {
 	return &apiv1.NodeReport{SyncedRevision: up.GetRevision(), Epoch: up.GetEpoch()}
 }
 
-// listen takes in what the manager says to a host.
+// listen receives the manager's messages to a host.
 func (h *snatHost) listen() error {
 	for {
 		up, err := h.stream.Receive()
@@ -380,7 +383,7 @@ func (h *snatHost) listen() error {
 	}
 }
 
-// then says what to do with answers.
+// then sets the handler of responses.
 func (s *snatServer) then(answer func(ranges []uint32, took time.Duration)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -397,7 +400,7 @@ func (s *snatServer) heard(g *apiv1.SnatGrant, now time.Time) {
 	}
 }
 
-// ask sends asks of servers of one host, which give back ranges.
+// ask sends requests of servers of one host, and returns ranges.
 func (h *snatHost) ask(servers []*snatServer, back [][]uint32, want uint32) error {
 	rep, now := &apiv1.NodeReport{}, time.Now()
 	for i, s := range servers {
@@ -423,14 +426,14 @@ func (h *snatHost) send(rep *apiv1.NodeReport) error {
 	return h.stream.Send(rep)
 }
 
-// idles makes ranges of a server go back with the next bunch.
+// idles queues ranges of a server to be returned with the next batch.
 func (h *snatHost) idles(s *snatServer, ranges []uint32) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.idle = append(h.idle, idleRanges{s, ranges})
 }
 
-// giveBack sends bunches until ctx ends. That the stream broke listen tells.
+// giveBack sends batches until ctx ends. listen reports a broken stream.
 func (h *snatHost) giveBack(ctx context.Context) {
 	for pause(ctx, snatIdlePace) == nil {
 		h.mu.Lock()
@@ -450,11 +453,11 @@ func (h *snatHost) giveBack(ctx context.Context) {
 	}
 }
 
-// snatAnswer is an answer with when it came, and how long it took.
+// snatAnswer is a response with its time of arrival and its latency.
 type snatAnswer struct {
 	at   time.Time
 	took time.Duration
-	// ranges it brought.
+	// ranges is the number of granted ranges.
 	ranges int
 }
 
@@ -466,7 +469,8 @@ func tookMillis(answers []snatAnswer) []float64 {
 	return out
 }
 
-// openLoop lets servers ask so many times a second, in turns, and returns the answers. What they get they give back soon.
+// openLoop makes servers send perSecond requests a second, in turns, and returns the responses.
+// Servers return the granted ranges soon.
 func (r *snatRig) openLoop(ctx context.Context, servers []*snatServer, perSecond int, lasts time.Duration) ([]snatAnswer, error) {
 	var mu sync.Mutex
 	var out []snatAnswer
@@ -510,8 +514,8 @@ func (r *snatRig) openLoop(ctx context.Context, servers []*snatServer, perSecond
 	return slices.Clone(out), nil
 }
 
-// closedLoop lets every server ask for as many ranges as there are at a time, as soon as it has an answer, and returns ranges a second. What
-// hosts hear together they answer together.
+// closedLoop makes every server request the maximum number of ranges per grant as soon as it has a
+// response, and returns ranges a second. Hosts answer responses that arrive together in one report.
 func (r *snatRig) closedLoop(ctx context.Context, lasts time.Duration) (float64, error) {
 	var granted, refused atomic.Int64
 	var over atomic.Bool
@@ -521,13 +525,13 @@ func (r *snatRig) closedLoop(ctx context.Context, lasts time.Duration) (float64,
 	}
 	for _, h := range r.hosts {
 		queue := make(chan next, len(h.servers))
-		for _, s := range r.normal[r.few:] { // the few keep ranges for what is measured next
+		for _, s := range r.normal[r.few:] { // the few keep ranges for the next measurement
 			if s.host != h {
 				continue
 			}
 			s.then(func(ranges []uint32, _ time.Duration) {
 				granted.Add(int64(len(ranges)))
-				if len(ranges) == 0 { // all are at rest
+				if len(ranges) == 0 { // all are in quarantine
 					refused.Add(1)
 					time.AfterFunc(time.Second, func() { queue <- next{s, nil} })
 					return
@@ -576,8 +580,8 @@ func (r *snatRig) closedLoop(ctx context.Context, lasts time.Duration) (float64,
 	return perSecond, pause(ctx, 2*time.Second)
 }
 
-// abuse lets servers ask again and again, without waiting for answers, and give back what they get, until stop; seen, if not nil, takes
-// every answer.
+// abuse makes servers send requests continuously, without waiting for responses, and return granted
+// ranges, until stop. seen, if not nil, receives every response.
 func (r *snatRig) abuse(servers []*snatServer, seen func(snatAnswer)) (stop func() error) {
 	var over atomic.Bool
 	var wg sync.WaitGroup
@@ -600,7 +604,8 @@ func (r *snatRig) abuse(servers []*snatServer, seen func(snatAnswer)) (stop func
 					errs <- err
 					return
 				}
-				time.Sleep(30 * time.Millisecond) // the processors are the nodes' too: 20,000 asks a second of all hosts
+				// Leave CPU time for the nodes: 20,000 requests a second of all hosts.
+				time.Sleep(30 * time.Millisecond)
 			}
 		})
 	}

@@ -7,7 +7,8 @@ import (
 	"github.com/shuntlb/shunt/internal/bench/checker"
 )
 
-// soak lets an engine go on for long while frames are lost, and tells what must not happen.
+// soak runs an engine for long while frames are lost, and returns its figures, including late and
+// wrong probes.
 func (h healthRun) soak(ctx context.Context, who contestant) (row Row, err error) {
 	c := healthCases[len(healthCases)-1]
 	h.o.progressf("health %s: %s, %s", soakCase, who.engine, time.Duration(h.scale.soak)*h.scale.interval)
@@ -38,7 +39,8 @@ func (h healthRun) soak(ctx context.Context, who contestant) (row Row, err error
 	return row, err
 }
 
-// memoryPerRule is what a checker with so many rules has more than it had with none, for each.
+// memoryPerRule returns how much more memory a checker takes with rules than without any, for each
+// rule.
 func memoryPerRule(empty, full checker.Memory, rules int) []Field {
 	per := func(of func(checker.Memory) uint64) float64 {
 		return round((float64(of(full)) - float64(of(empty))) / float64(rules))

@@ -7,14 +7,14 @@ import (
 	"strconv"
 )
 
-// CPUTime is what /proc/stat tells of all CPUs since boot, in ticks (proc(5)).
+// CPUTime holds the times of all CPUs since boot from /proc/stat, in ticks (proc(5)).
 type CPUTime struct {
-	// Total is busy, idle and stolen time; Stolen is when a virtual machine had something to do and its hypervisor gave the CPU
-	// to others.
+	// Total is busy, idle and stolen time. Stolen is the time in which a virtual machine was
+	// runnable and its hypervisor gave the CPU to others.
 	Total, Stolen uint64
 }
 
-// ReadCPUTime reads the present times. Where there are none they are zero.
+// ReadCPUTime reads the current times, or zeros if they cannot be read.
 func ReadCPUTime() CPUTime {
 	text, err := os.ReadFile("/proc/stat")
 	if err != nil {
@@ -23,8 +23,8 @@ func ReadCPUTime() CPUTime {
 	return parseCPUTime(text)
 }
 
-// parseCPUTime reads the first line: "cpu", then user, nice, system, idle, iowait, irq, softirq, steal, guest, guest_nice, of
-// which the last two are in user and nice already.
+// parseCPUTime reads the first line: "cpu", then user, nice, system, idle, iowait, irq, softirq,
+// steal, guest, guest_nice. The last two are already part of user and nice.
 func parseCPUTime(stat []byte) (t CPUTime) {
 	line, _, _ := bytes.Cut(stat, []byte("\n"))
 	fields := bytes.Fields(line)
@@ -44,7 +44,7 @@ func parseCPUTime(stat []byte) (t CPUTime) {
 	return t
 }
 
-// StolenSince is the share of the time since then that was stolen, from 0 to 1.
+// StolenSince returns the share of the time since then that was stolen, from 0 to 1.
 func (t CPUTime) StolenSince(then CPUTime) float64 {
 	if t.Total <= then.Total || t.Stolen < then.Stolen {
 		return 0
@@ -52,10 +52,12 @@ func (t CPUTime) StolenSince(then CPUTime) float64 {
 	return float64(t.Stolen-then.Stolen) / float64(t.Total-then.Total)
 }
 
-// stolenWorthTelling is the share from which on figures in wall time say more of the neighbours than of Shunt.
+// stolenWorthTelling is the share above which figures in wall time depend more on other machines
+// than on Shunt.
 const stolenWorthTelling = 0.05
 
-// StolenText is a remark on figures that were taken while so much was stolen; empty when it does not matter.
+// StolenText returns a remark on figures taken while this share was stolen, or "" if it is too
+// small to matter.
 func StolenText(share float64) string {
 	if share < stolenWorthTelling {
 		return ""

@@ -14,36 +14,38 @@ import (
 type Suite struct {
 	Name  string
 	Title string // heading in the published page
-	About string // what is measured, for the published page; one paragraph
+	About string // the measured figures, for the published page; one paragraph
 	Cases []string
-	// Takes is about how long a full and a short run last.
+	// Takes and TakesShort are the approximate durations of a full and a short run.
 	Takes, TakesShort time.Duration
-	// Plotted are the fields that the plot shows, all in Unit.
+	// Plotted are the fields in the plot, all in Unit.
 	Plotted []string
 	Unit    string
-	// Unplotted are cases of another order of magnitude, which the table has and the plot has not.
+	// Unplotted are cases of another order of magnitude, which are in the table but not in the
+	// plot.
 	Unplotted []string
-	// Series is the field, if there is one, by whose values the plot has series, of one figure; without it series are fields.
+	// Series is the field whose values are the series of the plot, for a plot of one figure.
+	// Without it, the series are fields.
 	Series string
-	// Goals are limits by case and field, published beside the figures.
+	// Goals are limits by case and field, published with the figures.
 	Goals []Goal
-	// curve, if there is one, is drawn beside the bars.
+	// curve, if not nil, is drawn in addition to the bars.
 	curve *curve
-	// timeline, if there is one, is drawn of a case whose rows are in no table.
+	// timeline, if not nil, is drawn for a case whose rows are in no table.
 	timeline *timeline
-	// results, if there are any, are a page of the suite's own in the place of all that.
+	// results, if not nil, is a separate page of the suite instead of all of these.
 	results *results
 	run     func(ctx context.Context, o Options, emit func(Row)) error
 }
 
-// Goal is a limit of a figure: Max, or Min where that is not 0.
+// Goal is a limit of a figure: Max, or Min if that is not 0.
 type Goal struct {
 	Case, Field string
 	Max         float64
 	Min         float64
-	// None: the figure must be 0; there is no other limit.
+	// None means that the figure must be 0. There is no other limit.
 	None bool
-	// Engine is, where a case has rows of several engines, the one that the goal is about.
+	// Engine is the engine that the goal applies to, if a case has rows of several engines.
 	Engine string
 }
 
@@ -56,21 +58,21 @@ func atLeast(name, field string, limit float64) Goal {
 
 func none(name, field string) Goal { return Goal{Case: name, Field: field, None: true} }
 
-// of makes a goal one of an engine.
+// of returns the goal for an engine.
 func (g Goal) of(engine string) Goal {
 	g.Engine = engine
 	return g
 }
 
-// concerns tells whether the goal is about a row.
+// concerns reports whether the goal applies to a row.
 func (g Goal) concerns(r Row) bool {
 	return g.Case == r.Case && (g.Engine == "" || g.Engine == r.text(engineField))
 }
 
-// limit is the figure that the goal names.
+// limit returns the figure in the goal.
 func (g Goal) limit() float64 { return cmp.Or(g.Min, g.Max) }
 
-// verdict says whether a figure meets the goal.
+// verdict returns whether a figure meets the goal, as text.
 func (g Goal) verdict(got float64) string {
 	met, bound := got <= g.Max, "most"
 	if g.Min != 0 {
@@ -93,33 +95,35 @@ func (s Suite) OnlyByName(name string) bool {
 	return s.results != nil && slices.Contains(s.results.apart, name)
 }
 
-// Options say how a suite runs.
+// Options configure a run of a suite.
 type Options struct {
-	// Short runs a smoke test: every step once, figures without worth.
+	// Short runs a smoke test: every step once, with meaningless figures.
 	Short bool
-	// Cases restricts the run to these; empty: all of the suite.
+	// Cases restricts the run to these. Empty means all cases of the suite.
 	Cases []string
-	// Progress gets a line of text, without newline, whenever something begins. Never nil.
+	// Progress gets a line of text, without newline, whenever a step begins. Never nil.
 	Progress func(string)
-	// LabName names the laboratory of the suites that need one: theirs alone, made and removed by each.
+	// LabName names the lab of the suites that need one. Each suite makes and removes its own.
 	LabName string
-	// Katran is the path of Katran's balancer object, which the data-plane suite measures beside the mux; empty: it does
-	// not.
+	// Katran is the path of Katran's balancer object, which the data-plane suite measures in turns
+	// with the mux. Empty means without Katran.
 	Katran string
-	// Program is the shunt program that suites start; empty: this one.
+	// Program is the shunt program that suites start. Empty means this one.
 	Program string
-	// Rivals is the directory with the sources of other programs that the health suite measures beside Shunt.
+	// Rivals is the directory with the sources of other programs that the health suite also
+	// measures.
 	Rivals string
-	// Soak is how long the health suite's case soak takes for each engine; 0: half a minute.
+	// Soak is the duration of the health suite's case soak for each engine. 0 means half a minute.
 	Soak time.Duration
-	// Note gets a line of text that must be seen: what is left out and why. Nil: Progress gets it.
+	// Note gets a line of text that must be shown: a part that is left out, and why. If it is nil,
+	// Progress gets it.
 	Note func(string)
 }
 
 // progressf formats a line of progress.
 func (o Options) progressf(format string, args ...any) { o.Progress(fmt.Sprintf(format, args...)) }
 
-// notef formats a line that must be seen.
+// notef formats a line that must be shown.
 func (o Options) notef(format string, args ...any) {
 	tell := o.Note
 	if tell == nil {
@@ -128,13 +132,13 @@ func (o Options) notef(format string, args ...any) {
 	tell(fmt.Sprintf(format, args...))
 }
 
-// wants tells whether the case was asked for.
+// wants reports whether the case was selected.
 func (o Options) wants(name string) bool { return len(o.Cases) == 0 || slices.Contains(o.Cases, name) }
 
-// wantsLong tells whether a case that takes long was asked for by its name.
+// wantsLong reports whether a case that takes long was selected by name.
 func (o Options) wantsLong(name string) bool { return slices.Contains(o.Cases, name) }
 
-// later names the suites and cases of the bench contract that this version does not have yet.
+// later lists the suites and cases of the bench contract that this version does not have yet.
 var later = map[string][]string{
 	"dataplane": {
 		"quic-plain/1Mi", "quic-aes/1Mi",
@@ -162,7 +166,7 @@ func Find(name string) (Suite, error) {
 	return Suite{}, fmt.Errorf("suite: %q: must be one of %s, all", name, strings.Join(names, ", "))
 }
 
-// Check says why the cases cannot be run, if they cannot.
+// Check returns an error if the cases cannot be run.
 func (s Suite) Check(cases []string) error {
 	for _, c := range cases {
 		switch {
@@ -176,7 +180,7 @@ func (s Suite) Check(cases []string) error {
 	return nil
 }
 
-// Run measures and calls emit with every finished row.
+// Run runs the measurement and calls emit with every finished row.
 func (s Suite) Run(ctx context.Context, o Options, emit func(Row)) error {
 	if err := s.Check(o.Cases); err != nil {
 		return err

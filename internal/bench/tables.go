@@ -11,16 +11,17 @@ import (
 	"github.com/shuntlb/shunt/internal/snat"
 )
 
-// ringKey is the keyed hash's key in benchmarks; any will do.
+// ringKey is the key of the keyed hash in benchmarks. Any key will do.
 var ringKey = [16]byte{0x53, 0x68, 0x75, 0x6e, 0x74, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}
 
-// Loopback: where encapsulated packets go to is nowhere, but the walk takes its usual way.
+// loopbackIndex is the next hop's device. Encapsulated packets go nowhere, but the program runs its
+// normal path.
 const loopbackIndex = 1
 
 // benchIdle is the idle time of flows: longer than any case takes.
 const benchIdle = time.Hour
 
-// backendAddress is the outer destination of backend i in a family.
+// backendAddress returns the outer destination of backend i in a family.
 func backendAddress(f benchrun.Family, i int) netip.Addr {
 	if f == benchrun.IPv4 {
 		return netip.AddrFrom4([4]byte{10, 20, 1, byte(1 + i)})
@@ -30,8 +31,9 @@ func backendAddress(f benchrun.Family, i int) netip.Addr {
 	return netip.AddrFrom16(a)
 }
 
-// tables are what a mux's agent would write for the case: every endpoint has `members` of the backends, all alive, and
-// a ring of the size that plans give it. Endpoints that share their members share their ring's contents.
+// tables returns the state that a mux's agent would write for the case: every endpoint has
+// `members` of the backends, all alive, and a ring of the size that plans give it. Endpoints that
+// share their members share their ring's contents.
 func (c muxCase) tables() (dataplane.MuxState, map[netip.Addr]dataplane.NextHop) {
 	state := dataplane.MuxState{
 		RingKeys:      map[uint8][16]byte{0: ringKey},

@@ -10,22 +10,24 @@ import (
 	"gonum.org/v1/plot/vg"
 )
 
-// timeline is a plot of figures over time: the rows of one case, one for each step. Its figures differ by powers of ten.
+// timeline is a plot of figures over time: the rows of one case, one for each step. Its figures
+// differ by powers of ten.
 type timeline struct {
 	// of is the case.
 	of, title, x, y string
-	// at is the field with the time, marked one that is not 0 while something is done that the plot is about.
+	// at is the field with the time. marked is the field that is not 0 during the event of the
+	// plot.
 	at, marked string
 	lines      []timelineLine
 }
 
-// timelineLine is a field and what the legend calls it.
+// timelineLine is a field and its name in the legend.
 type timelineLine struct{ field, name string }
 
 // timelineSuffix ends the file's name, after that of the suite.
 const timelineSuffix = "-timeline.png"
 
-// split takes the rows of the timeline's case out.
+// split separates the rows of the timeline's case.
 func (t *timeline) split(rows []Row) (others, drawn []Row) {
 	if t == nil {
 		return rows, nil
@@ -40,7 +42,8 @@ func (t *timeline) split(rows []Row) (others, drawn []Row) {
 	return others, drawn
 }
 
-// write draws a line per field, broken where there is no figure; without at least two rows there is nothing to draw.
+// write draws a line per field, interrupted where there is no figure. It draws nothing for fewer
+// than two rows.
 func (t *timeline) write(rows []Row, path string) error {
 	if len(rows) < 2 {
 		return nil
@@ -74,7 +77,8 @@ func (t *timeline) write(rows []Row, path string) error {
 	if most == 0 {
 		return nil
 	}
-	p.Y.Min, p.Y.Max = math.Pow(10, math.Floor(math.Log10(least))), math.Pow(10, math.Ceil(math.Log10(most))+1) // room for the legend
+	// Leave space for the legend.
+	p.Y.Min, p.Y.Max = math.Pow(10, math.Floor(math.Log10(least))), math.Pow(10, math.Ceil(math.Log10(most))+1)
 	for _, x := range t.turns(rows) {
 		line, err := plotter.NewLine(plotter.XYs{{X: x, Y: p.Y.Min}, {X: x, Y: p.Y.Max}})
 		if err != nil {
@@ -87,7 +91,7 @@ func (t *timeline) write(rows []Row, path string) error {
 	return p.Save(200*vg.Millimeter, plotHeight, path)
 }
 
-// parts are the stretches of rows that have a figure above 0.
+// parts returns the consecutive rows that have a figure above 0.
 func (t *timeline) parts(rows []Row, field string) (out []plotter.XYs) {
 	var part plotter.XYs
 	for _, r := range rows {
@@ -105,7 +109,7 @@ func (t *timeline) parts(rows []Row, field string) (out []plotter.XYs) {
 	return out
 }
 
-// turns are the times at which the marked field turns.
+// turns returns the times at which the marked field changes between 0 and another value.
 func (t *timeline) turns(rows []Row) (out []float64) {
 	for i := 1; i < len(rows); i++ {
 		if (rows[i].Get(t.marked) != 0) != (rows[i-1].Get(t.marked) != 0) {

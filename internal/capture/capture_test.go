@@ -53,7 +53,7 @@ func TestPeek(t *testing.T) {
 	}
 }
 
-// TestPeekReadsAnything: no bytes make it read beyond them.
+// TestPeekReadsAnything: Peek does not read beyond any frame.
 func TestPeekReadsAnything(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		frame := rapid.SliceOfN(rapid.Byte(), 0, 120).Draw(rt, "frame")
@@ -64,7 +64,7 @@ func TestPeekReadsAnything(t *testing.T) {
 	})
 }
 
-// sample is a capture of two packets, one of them sent on, and one lost.
+// sample returns a capture of two packets, one of them sent, and one lost.
 func sample(t *testing.T) []byte {
 	t.Helper()
 	var out bytes.Buffer
@@ -121,7 +121,7 @@ func TestCaptureIsReadBack(t *testing.T) {
 	}
 }
 
-// TestCopyKeepsWholeBlocks: wherever the input breaks off, what was written can be read.
+// TestCopyKeepsWholeBlocks: wherever the input breaks off, the output is readable.
 func TestCopyKeepsWholeBlocks(t *testing.T) {
 	whole := sample(t)
 	for n := range whole {

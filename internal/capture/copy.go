@@ -12,19 +12,21 @@ const (
 	blockStatistics = 5
 	blockPacket     = 6
 	optionDropped   = 5 // isb_ifdrop
-	// maxBlock is well above the largest frame with its comment.
+	// maxBlock is much larger than the largest frame with its comment.
 	maxBlock = 1 << 20
 )
 
-// Totals are what a capture came to.
+// Totals holds the totals of a capture.
 type Totals struct {
-	// Packets written, those as they were sent included.
+	// Packets is the number of packets written, including those written as sent.
 	Packets uint64
-	// Lost packets passed the filter, but nobody read in time; known only of captures that came to their end.
+	// Lost packets passed the filter, but were not read in time; the number is only known for
+	// complete captures.
 	Lost uint64
 }
 
-// Copy copies a capture until its end. Only whole blocks are written: what is there when the input breaks off can be read.
+// Copy copies a capture until its end. It writes only whole blocks, so that the output is readable
+// if the input breaks off.
 func Copy(out io.Writer, in io.Reader) (Totals, error) {
 	var totals Totals
 	var head [8]byte

@@ -5,11 +5,11 @@ import (
 	"net/netip"
 )
 
-// Addressed is where a frame goes, as far as its headers can be read.
+// Addressed holds the addresses of a frame, as far as its headers can be parsed.
 type Addressed struct {
 	Src, Dst netip.Addr
 	Protocol uint8
-	// SrcPort and Port are those of TCP and UDP, 0 of others and of fragments without ports.
+	// SrcPort and Port are those of TCP and UDP; 0 for other protocols and fragments without ports.
 	SrcPort, Port uint16
 	// Member is the member id of a GUE header (bpf/lib/gue_header.h), -1 without one.
 	Member int
@@ -20,11 +20,12 @@ const (
 	typeIPv4, typeIPv6, typeVLAN, typeVLANService = 0x0800, 0x86dd, 0x8100, 0x88a8
 	protocolTCP, protocolUDP                      = 6, 17
 	portGUE                                       = 6080
-	memberInGUE                                   = 8 + 12 // UDP header, then offset of the id in struct gue_header
-	noMember                                      = 0xffff
+	// UDP header, then offset of the id in struct gue_header
+	memberInGUE = 8 + 12
+	noMember    = 0xffff
 )
 
-// Peek reads an Ethernet frame, perhaps only its first bytes. Dst is invalid when it holds no IP packet.
+// Peek parses an Ethernet frame, or its first bytes. Dst is invalid if it is not an IP packet.
 func Peek(frame []byte) Addressed {
 	out := Addressed{Member: -1}
 	at := 12
@@ -58,7 +59,7 @@ func Peek(frame []byte) Addressed {
 	return out
 }
 
-// peek4 reads an IPv4 header and returns what is behind it, nothing of a fragment that is not the first.
+// peek4 parses an IPv4 header and returns the payload; nil for a fragment that is not the first.
 func (a *Addressed) peek4(ip []byte) []byte {
 	if len(ip) < 20 {
 		return nil
@@ -71,7 +72,7 @@ func (a *Addressed) peek4(ip []byte) []byte {
 	return ip[header:]
 }
 
-// peek6 reads an IPv6 header and its extensions (RFC 8200 section 4).
+// peek6 parses an IPv6 header and its extensions (RFC 8200 section 4).
 func (a *Addressed) peek6(ip []byte) []byte {
 	if len(ip) < 40 {
 		return nil

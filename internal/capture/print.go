@@ -9,10 +9,10 @@ import (
 	"github.com/gopacket/gopacket/pcapgo"
 )
 
-// Print prints a capture as text, one packet a line, and returns what it came to.
+// Print prints a capture as text, one packet a line, and returns its totals.
 func Print(out io.Writer, in io.Reader) (Totals, error) {
 	var totals Totals
-	// Packets are read as they come; what is behind the reader is copied so that its blocks are counted.
+	// Packets are printed as they arrive. Copy reads the same stream to count its blocks.
 	pr, pw := io.Pipe()
 	copied := make(chan error, 1)
 	go func() {
@@ -58,7 +58,7 @@ func printPackets(out io.Writer, in io.Reader) error {
 	}
 }
 
-// endOf is an address with its port, as tcpdump prints it.
+// endOf returns an address with its port, in the format of tcpdump.
 func endOf(address string, port uint16) string {
 	if port == 0 {
 		return address

@@ -1,5 +1,5 @@
-// Package capture writes what a mux did with packets as pcapng: the packets, with the mux's verdict as the comment of each.
-// tcpdump, tshark and Wireshark read it.
+// Package capture writes the packets of a mux as pcapng, with the mux's verdict as the comment of
+// each packet. tcpdump, tshark and Wireshark can read it.
 package capture
 
 import (
@@ -13,33 +13,34 @@ import (
 	"github.com/gopacket/gopacket/pcapgo"
 )
 
-// Packet is a packet with what became of it.
+// Packet is a packet with its verdict.
 type Packet struct {
 	Time time.Time
-	// Length is that of the frame as it came, Data its first bytes.
+	// Length is the length of the frame as received, Data its first bytes.
 	Length int
 	Data   []byte
-	// SentLength is that of the frame as it left, 0 when it did not; Sent are its first bytes.
+	// SentLength is the length of the frame as sent, 0 if it was not sent; Sent are its first
+	// bytes.
 	SentLength int
 	Sent       []byte
 	Verdict    Verdict
 }
 
-// Verdict is what the comment says. Empty fields are left out.
+// Verdict is the content of a packet's comment. Empty fields are left out.
 type Verdict struct {
-	// Verdict is "forwarded", or the name of the reason why not.
+	// Verdict is "forwarded", or the name of the reason why the packet was not.
 	Verdict string
 	// Action is the program's: "drop", "pass", "tx", "redirect".
 	Action string
-	// Beside are reasons that were counted beside the verdict.
+	// Beside are reasons that were counted in addition to the verdict.
 	Beside []string
-	// Service, Endpoint ("tcp/203.0.113.10:80") and Backend ("10.20.1.11:8080") by their names.
+	// Service, Endpoint ("tcp/203.0.113.10:80") and Backend ("10.20.1.11:8080") are names.
 	Service, Endpoint, Backend string
-	// Outer is the tunnel's destination.
+	// Outer is the destination of the tunnel.
 	Outer string
 }
 
-// String is the comment: key=value pairs, to be searched for and cut apart.
+// String returns the comment: key=value pairs, for searching and parsing.
 func (v Verdict) String() string {
 	var out strings.Builder
 	for _, pair := range [][2]string{
@@ -57,7 +58,7 @@ func (v Verdict) String() string {
 	return out.String()
 }
 
-// Interfaces of a capture: what came in, and what went out.
+// Interfaces of a capture: received packets, and sent packets.
 const (
 	interfaceIn = iota
 	interfaceOut
@@ -69,8 +70,8 @@ type Writer struct {
 	sent bool
 }
 
-// NewWriter begins a capture of the named node's interface. With sent, packets are written as they left, too, on an
-// interface of their own.
+// NewWriter begins a capture of the named node's interface. With sent, packets are also written as
+// sent, on an interface of their own.
 func NewWriter(w io.Writer, node string, snaplen int, sent bool) (*Writer, error) {
 	of := func(name, description string) pcapgo.NgInterface {
 		return pcapgo.NgInterface{Name: name, Description: description, LinkType: layers.LinkTypeEthernet, SnapLength: uint32(snaplen), TimestampResolution: 9, OS: "Linux"}
@@ -89,7 +90,7 @@ func NewWriter(w io.Writer, node string, snaplen int, sent bool) (*Writer, error
 	return &Writer{ng, sent}, ng.Flush()
 }
 
-// Write writes one packet, and as it was sent after it.
+// Write writes one packet, followed by the packet as sent.
 func (w *Writer) Write(p Packet) error {
 	if err := w.write(interfaceIn, p.Time, p.Length, p.Data, p.Verdict.String()); err != nil {
 		return err
@@ -108,10 +109,11 @@ func (w *Writer) write(index int, at time.Time, length int, data []byte, comment
 	return nil
 }
 
-// Flush gives out what was written.
+// Flush writes buffered data.
 func (w *Writer) Flush() error { return w.ng.Flush() }
 
-// Close ends the capture with its counts: packets that passed the filter, and those lost because nobody read in time.
+// Close ends the capture with its counts: packets that passed the filter, and those lost because
+// they were not read in time.
 func (w *Writer) Close(received, lost uint64) error {
 	err := w.ng.WriteInterfaceStats(interfaceIn, pcapgo.NgInterfaceStatistics{LastUpdate: time.Now(), PacketsReceived: received, PacketsDropped: lost})
 	if err != nil {

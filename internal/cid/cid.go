@@ -1,5 +1,6 @@
-// Package cid reads the connection ids of QUIC servers: which member of an endpoint they name (protocol section 3.2), and where they lie in a
-// datagram. The mux does the same in bpf/lib/quic.h; tests prove both equal. It is pure.
+// Package cid reads the connection ids of QUIC servers: the member of an endpoint that they name
+// (protocol section 3.2), and their position in a datagram. The mux does the same in
+// bpf/lib/quic.h; tests check that both are equal. It is pure.
 package cid
 
 import (
@@ -10,34 +11,36 @@ import (
 	"fmt"
 )
 
-// Format is how servers write connection ids.
+// Format is the format of servers' connection ids.
 type Format uint8
 
-// The formats. In all of them the member id is the first 12 bits of what the format calls the server id or host id, as its octets stand in the connection id, or in
-// what that is the encryption of.
+// The formats. In all of them the member id is the first 12 bits of the format's server id or host
+// id, in clear or before encryption.
 const (
-	// QUICLB is that of draft-ietf-quic-load-balancers-21: one octet whose first three bits name a configuration, then server id and nonce under its
-	// AES-128 key.
+	// QUICLB is that of draft-ietf-quic-load-balancers-21: one octet whose first three bits name a
+	// configuration, then server id and nonce under its AES-128 key.
 	QUICLB Format = 1
 	// Plain is QUICLB without keys: server id and nonce in clear.
 	Plain Format = 2
-	// MSQUIC is that of msquic with a FixedServerID: an octet of chance, then the four octets of the id.
+	// MSQUIC is that of msquic with a FixedServerID: a random octet, then the four octets of the
+	// id.
 	MSQUIC Format = 3
-	// MVFST is that of mvfst and Katran: the first two bits are the version. 1: a host id of 16 bits follows them; 2 and 3: one of 24 or 32 bits
-	// follows the first octet.
+	// MVFST is that of mvfst and Katran: the first two bits are the version. 1: a host id of 16
+	// bits follows them; 2 and 3: one of 24 or 32 bits follows the first octet.
 	MVFST Format = 4
 )
 
 const (
-	// Unroutable are the first three bits of a connection id of QUICLB and Plain that no configuration made (draft section 3.1).
+	// Unroutable is the value of the first three bits of a connection id of QUICLB and Plain that
+	// belongs to no configuration (draft section 3.1).
 	Unroutable = 7
-	// MaxLength is the length of the longest connection id, in octets (RFC 9000 section 17.2).
+	// MaxLength is the maximum length of a connection id, in octets (RFC 9000 section 17.2).
 	MaxLength = 20
-	// MemberBits is how many bits a member id has.
+	// MemberBits is the number of bits of a member id.
 	MemberBits = 12
 )
 
-// Config is how the servers of an endpoint write connection ids of QUICLB and Plain, by the configuration's id.
+// Config is one configuration of the connection ids of QUICLB and Plain, with its id.
 type Config struct {
 	ID  uint8    // below Unroutable
 	Key [16]byte // QUICLB only
@@ -45,17 +48,17 @@ type Config struct {
 	ServerID, Nonce uint8
 }
 
-// plain is the length of server id and nonce together.
+// plain returns the length of server id and nonce together.
 func (c Config) plain() int { return int(c.ServerID) + int(c.Nonce) }
 
-// Set is how the connection ids of an endpoint are read.
+// Set holds the format and the configurations of an endpoint's connection ids.
 type Set struct {
 	Format Format
-	// Configs are for QUICLB and Plain: at most seven, each id once.
+	// Configs are for QUICLB and Plain: at most seven with different ids.
 	Configs []Config
 }
 
-// Check refuses what no connection id could be read by.
+// Check refuses a set by which no connection id could be read.
 func (s Set) Check() error {
 	switch s.Format {
 	case MSQUIC, MVFST:
@@ -86,7 +89,8 @@ func (s Set) Check() error {
 	return nil
 }
 
-// Length is how many octets a connection id that begins with this octet must have to be read, 0 when none that does can be.
+// Length returns the minimum number of octets of a readable connection id with this first octet, 0
+// if there is none.
 func (s Set) Length(first byte) int {
 	switch s.Format {
 	case MSQUIC:
@@ -100,7 +104,7 @@ func (s Set) Length(first byte) int {
 	return 0
 }
 
-// config is the configuration that a connection id with this first octet names.
+// config returns the configuration of a connection id with this first octet.
 func (s Set) config(first byte) *Config {
 	for i := range s.Configs {
 		if s.Configs[i].ID == first>>5 {
@@ -110,7 +114,8 @@ func (s Set) config(first byte) *Config {
 	return nil
 }
 
-// Member is the member id that a connection id names; false when it names none. Octets behind what the format has are the server's own.
+// Member returns the member id in a connection id; false if there is none. Octets after those of
+// the format belong to the server.
 func (s Set) Member(id []byte) (member uint16, ok bool) {
 	if len(id) == 0 || s.Length(id[0]) == 0 || len(id) < s.Length(id[0]) {
 		return 0, false
@@ -133,14 +138,14 @@ func (s Set) Member(id []byte) (member uint16, ok bool) {
 	return top(c.fourPass(text)), true
 }
 
-// top is the first 12 bits of a server id.
+// top returns the first 12 bits of a server id.
 func top(b []byte) uint16 { return binary.BigEndian.Uint16(b) >> (16 - MemberBits) }
 
-// block is AES-128 under the configuration's key.
+// block returns AES-128 under the configuration's key.
 func (c Config) block() cipher.Block {
 	block, err := aes.NewCipher(c.Key[:])
 	if err != nil {
-		panic(err) // of 16 bytes: never
+		panic(err) // never: the key has 16 bytes
 	}
 	return block
 }
@@ -152,8 +157,9 @@ func (c Config) single(text []byte) []byte {
 	return out
 }
 
-// fourPass decrypts the left half of server id and nonce (draft section 4.4.2), which has the member id: three of the four passes. Where the draft's text
-// of decryption clears left_1, right_1 is meant.
+// fourPass decrypts the left half of server id and nonce (draft section 4.4.2), which contains the
+// member id, with three of the four passes. The draft's text of decryption clears left_1; that must
+// be right_1.
 func (c Config) fourPass(text []byte) []byte {
 	left, right := split(text)
 	c.pass(len(text), 4, right, left)
@@ -162,7 +168,8 @@ func (c Config) fourPass(text []byte) []byte {
 	return left
 }
 
-// split are copies of both halves. An octet in the middle is both's: the left has its higher four bits, the right the lower.
+// split returns copies of both halves. They share a middle octet: the left half has its higher four
+// bits, the right half the lower.
 func split(text []byte) (left, right []byte) {
 	n := len(text)
 	half := (n + 1) / 2
@@ -174,7 +181,8 @@ func split(text []byte) (left, right []byte) {
 	return left, right
 }
 
-// pass changes one half of n octets by the other: passes 1 and 3 the right one. What is encrypted is the half, padded, with n and the number of the pass.
+// pass changes one half of n octets by the other: passes 1 and 3 the right one. The input of the
+// encryption is the half, padded, with n and the number of the pass.
 func (c Config) pass(n int, number byte, by, half []byte) {
 	var in [aes.BlockSize]byte
 	copy(in[:], by)

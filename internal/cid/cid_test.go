@@ -20,8 +20,10 @@ func unhex(t testing.TB, s string) []byte {
 	return b
 }
 
-// TestDraftVectors are those of draft-ietf-quic-load-balancers-21, appendix B, and its worked example of four passes. Of the fourth vector the first octet
-// must be 0x72, of the draft's 0x12: its configuration is 3. The second one without a key has half an octet too few and is left out.
+// TestDraftVectors checks the vectors of draft-ietf-quic-load-balancers-21, appendix B, and its
+// worked example of four passes. The first octet of the fourth vector must be 0x72, not 0x12 as in
+// the draft, because its configuration is 3. The second vector without a key is left out because it
+// lacks half an octet.
 func TestDraftVectors(t *testing.T) {
 	key := [16]byte(unhex(t, "8f95f09245765f80256934e50c66207f"))
 	example := [16]byte(unhex(t, "fdf726a9893ec05c0632d3956680baf0"))
@@ -58,7 +60,7 @@ func TestDraftVectors(t *testing.T) {
 	}
 }
 
-// TestClearFormats: of all formats the topmost 12 bits of the server's id count.
+// TestClearFormats: in all formats the topmost 12 bits of the server id are the member.
 func TestClearFormats(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -95,7 +97,8 @@ func TestClearFormats(t *testing.T) {
 	}
 }
 
-// TestRoundTrip: what servers write is read, whatever the lengths, and no longer with the id of another configuration or cut off.
+// TestRoundTrip: ids of servers are read, with any lengths, but not with the id of another
+// configuration or truncated.
 func TestRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		serverID := rapid.IntRange(2, 15).Draw(t, "server id")
@@ -129,7 +132,7 @@ func TestRoundTrip(t *testing.T) {
 	})
 }
 
-// TestServersAgree: what pkg/quiclb writes is read, in all formats.
+// TestServersAgree: ids of pkg/quiclb are read, in all formats.
 func TestServersAgree(t *testing.T) {
 	formats := map[Format]quiclb.Format{QUICLB: quiclb.QUICLB, Plain: quiclb.Plain, MSQUIC: quiclb.Msquic, MVFST: quiclb.Mvfst}
 	rapid.Check(t, func(t *rapid.T) {
@@ -160,7 +163,7 @@ func TestServersAgree(t *testing.T) {
 	})
 }
 
-// TestMintClear: of the formats in clear too.
+// TestMintClear checks Mint for the formats in clear.
 func TestMintClear(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := Set{Format: rapid.SampledFrom([]Format{MSQUIC, MVFST}).Draw(t, "format")}
@@ -173,7 +176,8 @@ func TestMintClear(t *testing.T) {
 	})
 }
 
-// TestSchedules runs the rounds that lib/aes.h runs, with plain arithmetic instead of tables, and compares with crypto/aes.
+// TestSchedules runs the same rounds as lib/aes.h, with plain arithmetic instead of tables, and
+// compares with crypto/aes.
 func TestSchedules(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		key := [16]byte(rapid.SliceOfN(rapid.Byte(), 16, 16).Draw(t, "key"))
@@ -191,7 +195,8 @@ func TestSchedules(t *testing.T) {
 		if got := naiveEncrypt(e, in); !bytes.Equal(got, want) {
 			t.Fatalf("encrypted %x: %x, expected %x", in, got, want)
 		}
-		// The equivalent inverse cipher: its inner keys are those of encryption, the other way round, under InvMixColumns.
+		// The equivalent inverse cipher: its inner keys are those of encryption in reverse order,
+		// under InvMixColumns.
 		for round := 1; round < 10; round++ {
 			for i := range 4 {
 				if got := mix(d[4*round+i]); got != e[4*(10-round)+i] {
@@ -307,7 +312,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// FuzzParse: whatever is read lies where it must.
+// FuzzParse: the ids that are read are at the required positions.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte{0xc0, 0, 0, 0, 1, 2, 1, 2, 3, 10, 11, 12})
 	f.Add([]byte{0x40, 1, 2, 3})

@@ -1,20 +1,23 @@
 package cid
 
-// Header is what the first packet of a datagram says of connections, whatever its version (RFC 8999): packets that share a datagram are of one
-// connection (RFC 9000 section 12.2). The fixed bit means nothing (RFC 9287).
+// Header holds the connection ids of the first packet of a datagram, for any version (RFC 8999):
+// packets that share a datagram belong to one connection (RFC 9000 section 12.2). The fixed bit is
+// ignored (RFC 9287).
 type Header struct {
 	Long bool
-	// DCID is the destination's connection id. A short header does not say where it ends: it is all that follows then.
+	// DCID is the destination connection id. A short header does not encode its length, so it is
+	// then the rest of the datagram.
 	DCID []byte
-	// SCID is the source's, of a long header.
+	// SCID is the source connection id of a long header.
 	SCID []byte
 }
 
-// longHeader is the octets of a long header in front of the destination's connection id: flags, version, length.
+// longHeader is the number of octets of a long header before the destination connection id: flags,
+// version, length.
 const longHeader = 6
 
-// Parse reads the payload of a UDP datagram; false when it has no header of QUIC, or one with connection ids longer than MaxLength. DCID of a long
-// header is there also when what follows it cannot be read.
+// Parse parses the payload of a UDP datagram; false if it has no QUIC header, or one with
+// connection ids longer than MaxLength. DCID of a long header is set even if the rest is malformed.
 func Parse(datagram []byte) (h Header, ok bool) {
 	if len(datagram) == 0 {
 		return h, false

@@ -6,9 +6,10 @@ import (
 	"fmt"
 )
 
-// Mint is a connection id that names a member, as a server of the set writes it: for tests and measurements. `of` counts the configurations of QUICLB and Plain;
-// of the others MVFST has three versions, 1 to 3, which it names. fill are MaxLength octets that decide what the format leaves to chance: rest of the first octet,
-// instance, nonce, what else the server puts there.
+// Mint returns a connection id that names a member, as a server of the set makes it, for tests and
+// measurements. `of` is the index of the configuration of QUICLB and Plain; for MVFST it is the
+// version, 1 to 3. fill provides MaxLength octets for the parts that the format leaves open: the
+// rest of the first octet, instance, nonce, other octets of the server.
 func (s Set) Mint(of int, member uint16, fill [MaxLength]byte) []byte {
 	id := fill[:]
 	switch s.Format {
@@ -39,7 +40,7 @@ func (s Set) Mint(of int, member uint16, fill [MaxLength]byte) []byte {
 	return id
 }
 
-// putTop puts a member id into the first 12 bits of a server id.
+// putTop writes a member id into the first 12 bits of a server id.
 func putTop(b []byte, member uint16) {
 	binary.BigEndian.PutUint16(b, member<<(16-MemberBits)|uint16(b[1]&0xf))
 }
@@ -62,7 +63,7 @@ func (c Config) seal(text []byte) {
 	copy(text[len(left):], right)
 }
 
-// String tells a configuration, but not its key.
+// String returns the configuration without its key.
 func (c Config) String() string {
 	return fmt.Sprintf("configuration %d, server id of %d octets, nonce of %d", c.ID, c.ServerID, c.Nonce)
 }

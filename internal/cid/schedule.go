@@ -5,11 +5,11 @@ import (
 	"math/bits"
 )
 
-// Schedule is the round keys of AES-128 (FIPS 197 section 5.2), four words for each of eleven rounds, as lib/aes.h loads them: octets of the block in
-// order, the first one lowest.
+// Schedule holds the round keys of AES-128 (FIPS 197 section 5.2), four 32-bit values for each of
+// eleven rounds, as lib/aes.h loads them: octets of the block in order, the first one lowest.
 type Schedule [44]uint32
 
-// Encryption is the schedule of a key for encryption.
+// Encryption returns the schedule of a key for encryption.
 func Encryption(key [16]byte) (s Schedule) {
 	for i := range 4 {
 		s[i] = binary.LittleEndian.Uint32(key[4*i:])
@@ -26,8 +26,8 @@ func Encryption(key [16]byte) (s Schedule) {
 	return s
 }
 
-// Decryption is the schedule of a key for the equivalent inverse cipher (FIPS 197 section 5.3.5): rounds the other way round, all but the outer ones
-// under InvMixColumns.
+// Decryption returns the schedule of a key for the equivalent inverse cipher (FIPS 197 section
+// 5.3.5): rounds in reverse order, all except the outer ones under InvMixColumns.
 func Decryption(key [16]byte) (s Schedule) {
 	e := Encryption(key)
 	for round := range 11 {
@@ -76,7 +76,7 @@ func inverseMix(w uint32) (out uint32) {
 	return out
 }
 
-// boxes are the S-box of every octet.
+// boxes holds the S-box of every octet.
 var boxes = func() (b [256]uint32) {
 	for i := range b {
 		b[i] = sbox(uint32(i))
@@ -92,7 +92,8 @@ func substitute(w uint32) (out uint32) {
 	return out
 }
 
-// sbox is the S-box: the inverse in GF(2^8), a^254, and an affine transformation (FIPS 197 section 5.1.1).
+// sbox is the S-box: the inverse in GF(2^8), a^254, and an affine transformation (FIPS 197 section
+// 5.1.1).
 func sbox(b uint32) uint32 {
 	inverse := uint32(1)
 	for range 254 {

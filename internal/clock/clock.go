@@ -1,9 +1,9 @@
-// Package clock injects time, so that decision code and tests choose it.
+// Package clock abstracts time, so that decision code and tests can replace it.
 package clock
 
 import "time"
 
-// Clock tells the time and makes timers.
+// Clock returns the time and creates timers.
 type Clock interface {
 	Now() time.Time
 	// After delivers the time once, after d.

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Fake is a clock that stands still until it is told to move. It is safe for concurrent use.
+// Fake is a clock that only moves on request. It is safe for concurrent use.
 type Fake struct {
 	mu     sync.Mutex
 	now    time.Time
@@ -17,7 +17,7 @@ type fakeTimer struct {
 	c  chan time.Time
 }
 
-// NewFake makes a clock that shows the given time.
+// NewFake returns a clock at the given time.
 func NewFake(now time.Time) *Fake { return &Fake{now: now} }
 
 // Now implements Clock.
@@ -40,7 +40,7 @@ func (f *Fake) After(d time.Duration) <-chan time.Time {
 	return c
 }
 
-// Advance moves the clock and fires what is due.
+// Advance moves the clock and fires the timers that are due.
 func (f *Fake) Advance(d time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -109,7 +109,7 @@ func randomPlacement(rt *rapid.T) lb.Placement {
 	return lb.Placement{Replicas: rapid.Uint32().Draw(rt, "replicas"), By: rapid.SampledFrom([]string{"", lb.PlaceByVIPs, lb.PlaceByLoad}).Draw(rt, "by")}
 }
 
-// maybe is nil as often as not.
+// maybe returns nil half of the time.
 func maybe[T any](rt *rapid.T, draw func(*rapid.T) T) *T {
 	if rapid.Bool().Draw(rt, "unsaid") {
 		return nil
@@ -131,7 +131,7 @@ func randomSource(rt *rapid.T) *lb.SourceAffinity {
 	}
 }
 
-// randomHostIdle has each time as often as not.
+// randomHostIdle sets each time half of the time.
 func randomHostIdle(rt *rapid.T) (h lb.HostIdle) {
 	for _, d := range []*time.Duration{&h.Established, &h.Opening, &h.Closing, &h.UDP, &h.Other} {
 		if rapid.Bool().Draw(rt, "said") {
@@ -141,7 +141,7 @@ func randomHostIdle(rt *rapid.T) (h lb.HostIdle) {
 	return h
 }
 
-// randomLoad has each part as often as not.
+// randomLoad sets each part half of the time.
 func randomLoad(rt *rapid.T) (l lb.Load) {
 	for _, d := range []*time.Duration{&l.Interval, &l.Timeout, &l.Stale} {
 		if rapid.Bool().Draw(rt, "said") {
@@ -154,7 +154,7 @@ func randomLoad(rt *rapid.T) (l lb.Load) {
 	return l
 }
 
-// ports are a single port, a range, or all.
+// ports returns a single port, a range, or all.
 func ports(rt *rapid.T) (port, end uint16) {
 	low := rapid.Uint16Range(1, 65534).Draw(rt, "port")
 	switch rapid.IntRange(0, 2).Draw(rt, "ports") {
@@ -166,7 +166,7 @@ func ports(rt *rapid.T) (port, end uint16) {
 	return 0, lb.AllPorts
 }
 
-// randomQUIC is nil as often as not.
+// randomQUIC returns nil half of the time.
 func randomQUIC(rt *rapid.T) *lb.QUIC {
 	return maybe(rt, func(rt *rapid.T) lb.QUIC {
 		return lb.QUIC{
@@ -359,7 +359,7 @@ func nodeOf(rt *rapid.T) *lb.Node {
 	return n
 }
 
-// someTime is a time, or none.
+// someTime returns a time, or none.
 func someTime(rt *rapid.T) time.Time {
 	if rapid.Bool().Draw(rt, "no time") {
 		return time.Time{}
@@ -448,7 +448,8 @@ func TestBadItemsAreRefused(t *testing.T) {
 	}
 }
 
-// FuzzFromObject feeds raw messages, as any client may send them: what is accepted and valid must come back the same.
+// FuzzFromObject reads raw messages, as any client may send them: every accepted and valid one must
+// come back the same.
 func FuzzFromObject(f *testing.F) {
 	seed := func(o *apiv1.Object) {
 		b, err := proto.Marshal(o)

@@ -5,7 +5,7 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// The words of NodeHealth.verdict and HealthChange.verdict.
+// The values of NodeHealth.verdict and HealthChange.verdict.
 const (
 	Healthy   = "healthy"
 	Unhealthy = "unhealthy"
@@ -14,25 +14,26 @@ const (
 	Mixed = "mixed"
 	// Damped: it flapped, and counts as unhealthy for a time.
 	Damped = "damped"
-	// Held: the node suspects itself, and this is an earlier verdict.
+	// Held: the node considers itself isolated, and this is an earlier verdict.
 	Held = "held"
 )
 
-// EndpointMemberOf reads which member a question is about.
+// EndpointMemberOf returns the member of a request.
 func EndpointMemberOf(m *apiv1.EndpointMember) (lb.EndpointKey, uint16, error) {
 	r := &reader{}
 	key, id := r.key(m.GetVni(), m.GetVip(), m.GetProtocol(), m.GetPort(), m.GetPortEnd()), r.word("member", m.GetMember())
 	return key, id, r.err()
 }
 
-// ToEndpointMember names a member.
+// ToEndpointMember writes the key of a member.
 func ToEndpointMember(k lb.EndpointKey, id uint16) *apiv1.EndpointMember {
 	return &apiv1.EndpointMember{
 		Vni: k.VNI, Vip: text(k.VIP), Protocol: k.Protocol.String(), Port: uint32(k.Port), PortEnd: uint32(k.PortEnd), Member: uint32(id),
 	}
 }
 
-// VerdictWord is what one node makes of a member, by its report: empty when the node does not check it.
+// VerdictWord returns one node's verdict about a member, by its report: empty when the node does
+// not check it.
 func VerdictWord(role lb.Role, m *apiv1.MemberStatus) string {
 	switch {
 	case role == lb.RoleHost && !m.GetChecked():

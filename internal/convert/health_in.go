@@ -13,7 +13,7 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// checkMessage is what Health and Check have both.
+// checkMessage has the fields that Health and Check have in common.
 type checkMessage interface {
 	proto.Message
 	GetTcp() *apiv1.TCPCheck
@@ -79,7 +79,7 @@ func (r *reader) health(path string, in *apiv1.Health) lb.Health {
 	return out
 }
 
-// healthCheck reads one check; what is not given is zero.
+// healthCheck reads one check; unset fields are zero.
 func (r *reader) healthCheck(path string, in checkMessage) lb.Check {
 	c := lb.Check{
 		Interval: r.duration(path+".interval", in.GetInterval()), Timeout: r.duration(path+".timeout", in.GetTimeout()),
@@ -133,7 +133,7 @@ func (r *reader) healthCheck(path string, in checkMessage) lb.Check {
 	return c
 }
 
-// http reads what HTTP and HTTPS have both.
+// http reads the fields that HTTP and HTTPS have in common.
 func (r *reader) http(path string, in interface {
 	GetPath() string
 	GetHost() string
@@ -161,7 +161,7 @@ func (r *reader) http(path string, in interface {
 	}
 }
 
-// tls reads how a check speaks TLS; certificates are verified where nothing is said.
+// tls reads the TLS fields of a check; certificates are verified by default.
 func tls(c *lb.Check, in interface {
 	GetServerName() string
 	GetCa() string
@@ -169,7 +169,7 @@ func tls(c *lb.Check, in interface {
 	c.TLS, c.ServerName, c.CA, c.Verify = true, in.GetServerName(), in.GetCa(), verify == nil || *verify
 }
 
-// spread gives to what Check and Health have both and one has.
+// spread copies all fields of a check to the fields with the same names in health.
 func spread(one *apiv1.Check, to *apiv1.Health) {
 	out := to.ProtoReflect()
 	one.ProtoReflect().Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
@@ -178,7 +178,7 @@ func spread(one *apiv1.Check, to *apiv1.Health) {
 	})
 }
 
-// spreadSingle is the object with its endpoints' only checks as fields of their health, as ToObject writes them.
+// spreadSingle returns the object with a single check as fields of health, as ToObject writes it.
 func spreadSingle(o *apiv1.Object) *apiv1.Object {
 	single := func(ep *apiv1.Endpoint) bool { return len(ep.GetHealth().GetChecks()) == 1 }
 	if !slices.ContainsFunc(o.GetService().GetEndpoints(), single) {
@@ -195,7 +195,8 @@ func spreadSingle(o *apiv1.Object) *apiv1.Object {
 	return o
 }
 
-// dropBeside takes out what counts for several checks: each of them has it, as ToObject writes them.
+// dropBeside removes fields of health that apply to several checks, because each check has them, as
+// ToObject writes them.
 func dropBeside(o *apiv1.Service) {
 	check := (&apiv1.Check{}).ProtoReflect().Descriptor().Fields()
 	for _, ep := range o.GetEndpoints() {

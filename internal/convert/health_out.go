@@ -63,7 +63,7 @@ func toCheck(c *lb.Check) *apiv1.Check {
 	return out
 }
 
-// checkText is one check of several, as files write it.
+// checkText returns one check of several, as in files.
 func checkText(m protoreflect.Message) string {
 	r := &reader{}
 	c := r.healthCheck("check", m.Interface().(*apiv1.Check))

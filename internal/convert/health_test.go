@@ -16,7 +16,7 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// health has one check as often as several.
+// health draws one check half of the time, else several.
 func health(rt *rapid.T) lb.Health {
 	h := lb.Health{
 		From: rapid.SampledFrom([]string{lb.FromMux, lb.FromHost, lb.FromBoth}).Draw(rt, "from"), Checks: []lb.Check{randomCheck(rt)},
@@ -38,7 +38,7 @@ func health(rt *rapid.T) lb.Health {
 	return h
 }
 
-// randomCheck is one of any kind, and as often as not one that nodes of older versions know.
+// randomCheck draws a check of any kind, half of the time one that nodes of older versions know.
 func randomCheck(rt *rapid.T) lb.Check {
 	c := lb.Check{
 		Kind: rapid.SampledFrom([]string{lb.CheckTCP, lb.CheckHTTP}).Draw(rt, "check"), Interval: randomDuration(rt, "interval"),
@@ -86,7 +86,8 @@ func randomCheck(rt *rapid.T) lb.Check {
 	return c
 }
 
-// TestHealthHasAllOfCheck: one check is fields of Health, of the same name and type as in Check.
+// TestHealthHasAllOfCheck: Health has every field of Check, with the same name and type, for a
+// single check.
 func TestHealthHasAllOfCheck(t *testing.T) {
 	check, health := (&apiv1.Check{}).ProtoReflect().Descriptor().Fields(), (&apiv1.Health{}).ProtoReflect().Descriptor().Fields()
 	for i := range check.Len() {
@@ -98,7 +99,8 @@ func TestHealthHasAllOfCheck(t *testing.T) {
 	}
 }
 
-// TestPlanChecks: a plan says more than former versions know only where there is more, and theirs is read.
+// TestPlanChecks: a plan has fields unknown to earlier versions only if it needs them, and plans of
+// those versions are read.
 func TestPlanChecks(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		want := health(rt)
@@ -164,14 +166,14 @@ func TestChecksThatAreNone(t *testing.T) {
 	}
 }
 
-// service has one endpoint with such health.
+// withHealth returns a service with one endpoint with this health.
 func withHealth(h *apiv1.Health) *apiv1.Object {
 	return &apiv1.Object{Kind: &apiv1.Object_Service{Service: &apiv1.Service{Name: "web", Endpoints: []*apiv1.Endpoint{{
 		Protocol: "tcp", Port: "80", Backends: []*apiv1.Backend{{Dip: []string{"10.20.1.11"}, Host: "10.20.1.1"}}, Health: h,
 	}}}}}
 }
 
-// saidOf lists what a source says of health by saying so.
+// saidOf returns the content of a source that sets this health, and its paths.
 func saidOf(t *testing.T, h *apiv1.Health) (proto.Message, []string) {
 	t.Helper()
 	said, faults := Said(withHealth(h), 0)
@@ -209,7 +211,7 @@ func TestSaidOfChecks(t *testing.T) {
 	}
 }
 
-// TestWrittenChecks: a document of one check in a list says the same as one without the list.
+// TestWrittenChecks: a document with one check in a list is equivalent to one without the list.
 func TestWrittenChecks(t *testing.T) {
 	written := func(health string) proto.Message {
 		t.Helper()
@@ -235,8 +237,8 @@ func TestWrittenChecks(t *testing.T) {
 	}
 }
 
-// TestSourcesOfChecks: several checks are one field. Who says other ones is in conflict with who owns them; beside them others may
-// say what is no check.
+// TestSourcesOfChecks: several checks are one field. A source that sets other checks conflicts with
+// the owners; others may set the fields of health that are not checks.
 func TestSourcesOfChecks(t *testing.T) {
 	checks := func(paths ...string) *apiv1.Health {
 		h := &apiv1.Health{}

@@ -12,8 +12,9 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// hostile are specifications of health that must be refused, in YAML and as the API has them, with the field at fault and what is
-// allowed. json "": the same as yaml, which is JSON too. An empty path is of what does not get as far as fields.
+// hostile holds health specifications that must be refused, in YAML and in the JSON of the API,
+// with the faulty field and the allowed values. json "": the same as yaml, which is also JSON. The
+// path is empty if the fault is found before fields are read.
 var hostile = []struct{ yaml, json, path, allowed string }{
 	{`{tcp: {}, interval: -1s}`, `{"tcp":{},"interval":"-1s"}`, "health.interval", "must be"},
 	{`{tcp: {}, interval: NaN}`, `{"tcp":{},"interval":"NaN"}`, "health.interval", "must be"},
@@ -72,13 +73,13 @@ var hostile = []struct{ yaml, json, path, allowed string }{
 	{`{tcp: {}, colour: red}`, `{"tcp":{},"colour":"red"}`, "health", "colour"},
 }
 
-// long stands for so many bytes, nine for one check more than there may be.
+// long replaces LONG by size bytes, and NINE by nine checks, one more than allowed.
 func long(s string, size int) string {
 	nine := strings.TrimSuffix(strings.Repeat(`{"tcp":{}},`, 9), ",")
 	return strings.NewReplacer("LONG", strings.Repeat("x", size), "NINE", nine).Replace(s)
 }
 
-// TestHostileHealthInYAML: each is refused with its field and what is allowed, whole.
+// TestHostileHealthInYAML: each is refused with its field and the allowed values, in full.
 func TestHostileHealthInYAML(t *testing.T) {
 	for _, c := range hostile {
 		text := fmt.Sprintf("kind: Service\nname: web\nvip: [203.0.113.10]\nendpoints:\n- protocol: tcp\n  port: 80\n"+
@@ -91,7 +92,8 @@ func TestHostileHealthInYAML(t *testing.T) {
 	}
 }
 
-// TestHostileHealthInTheAPI: what its JSON cannot say, or its messages hold, is refused in the same words.
+// TestHostileHealthInTheAPI: specifications that are invalid in JSON, or in messages, are refused
+// with the same text.
 func TestHostileHealthInTheAPI(t *testing.T) {
 	for _, c := range hostile {
 		if !json.Valid([]byte(long(c.json, 1<<20))) {
@@ -104,7 +106,7 @@ func TestHostileHealthInTheAPI(t *testing.T) {
 			if len(err.Error()) > 4096 {
 				t.Errorf("%s: %d bytes of error", c.json, len(err.Error()))
 			}
-			continue // no such message
+			continue // no such message exists
 		}
 		obj, faults := FromObject(&o, 0)
 		if len(faults) == 0 {
@@ -122,7 +124,7 @@ func TestHostileHealthInTheAPI(t *testing.T) {
 	}
 }
 
-// TestHostileHealthInPlans: a node reads no plan into a panic, whatever health it has.
+// TestHostileHealthInPlans: reading a plan does not panic, whatever health it has.
 func TestHostileHealthInPlans(t *testing.T) {
 	for _, c := range hostile {
 		var h apiv1.Health
@@ -136,7 +138,7 @@ func TestHostileHealthInPlans(t *testing.T) {
 	}
 }
 
-// refused tells whether an error names the field and what is allowed, in few words.
+// refused checks that an error names the field and the allowed values, in a short text.
 func refused(t *testing.T, what, path, allowed string, err error) {
 	t.Helper()
 	if len(what) > 80 {

@@ -12,7 +12,7 @@ import (
 	"github.com/shuntlb/shunt/internal/load"
 )
 
-// ToLoadReport writes loads of members, those of one endpoint and pace together; nil for none.
+// ToLoadReport writes loads of members, grouped by endpoint and interval; nil for none.
 func ToLoadReport(members []load.Member) *apiv1.LoadReport {
 	if len(members) == 0 {
 		return nil
@@ -109,7 +109,7 @@ func FromLoadReport(in *apiv1.LoadReport) ([]load.Member, error) {
 	return out, nil
 }
 
-// ToMemberLoad writes what is known of a member's load, told so long ago.
+// ToMemberLoad writes the known parts of a member's load, with the age of the report.
 func ToMemberLoad(l load.Load, age time.Duration) *apiv1.MemberLoad {
 	out := &apiv1.MemberLoad{Age: durationpb.New(age)}
 	if l.Has&load.HasConnections != 0 {

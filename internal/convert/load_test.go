@@ -23,7 +23,7 @@ func byLoadKey(a, b load.Member) int {
 	return cmp.Or(plan.CompareKeys(a.Endpoint, b.Endpoint), cmp.Compare(a.Key.Member, b.Key.Member))
 }
 
-// TestLoadReportsComeBack: what is written is read again, through bytes.
+// TestLoadReportsComeBack: written reports are read back unchanged, through bytes.
 func TestLoadReportsComeBack(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		want := rapid.SliceOfNDistinct(rapid.Custom(func(rt *rapid.T) load.Member {
@@ -64,7 +64,8 @@ func TestLoadReportsComeBack(t *testing.T) {
 	}
 }
 
-// TestLoadReportIsCompact: a thousand members of one endpoint of which everything is known take no more than 11 bytes each.
+// TestLoadReportIsCompact: a thousand fully known members of one endpoint take at most 11 bytes
+// each.
 func TestLoadReportIsCompact(t *testing.T) {
 	var all []load.Member
 	for i := range 1000 {

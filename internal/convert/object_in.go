@@ -1,5 +1,5 @@
-// Package convert turns the generated types of api/v1 into the domain's and back. It is the only place that does. It
-// is pure.
+// Package convert converts between the generated types of api/v1 and the domain's types. No other
+// package does. It is pure.
 package convert
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// reader collects the faults of one object; at is the path so far.
+// reader collects the faults of one object; prefix is the path so far.
 type reader struct {
 	faults []lb.Violation
 	prefix string
@@ -26,8 +26,9 @@ func (r *reader) fault(path, value, allowed string) {
 	r.faults = append(r.faults, lb.Violation{Field: r.prefix + path, Value: value, Allowed: allowed})
 }
 
-// FromObject reads an object of the API. Defaults are filled in, so that an empty field of the message and its default
-// are one. It finds what the types cannot hold; lb.Validate finds the rest. index is the object's place in the request.
+// FromObject reads an object of the API. Defaults are filled in, so an empty field of the message
+// is equivalent to its default. It returns the faults of values that the types cannot hold;
+// lb.Validate finds the others. index is the object's place in the request.
 func FromObject(o *apiv1.Object, index int) (lb.Object, []lb.Violation) {
 	var out lb.Object
 	r := &reader{}
@@ -166,7 +167,7 @@ func (r *reader) load(path string, in *apiv1.Load) lb.Load {
 	return out
 }
 
-// quic reads what connection ids look like; nil when nothing is said.
+// quic reads the format of connection ids; nil when it is not set.
 func (r *reader) quic(path string, in *apiv1.QUIC) *lb.QUIC {
 	if in == nil {
 		return nil
@@ -185,7 +186,7 @@ func (r *reader) node(in *apiv1.Node) *lb.Node {
 	}
 }
 
-// nat reads where a mux sends from; nil when nothing is said.
+// nat reads the addresses from which a mux sends; nil when it is not set.
 func (r *reader) nat(path string, in *apiv1.NAT) *lb.NAT {
 	if in == nil {
 		return nil
@@ -240,7 +241,7 @@ func (r *reader) addr(path, in string) netip.Addr {
 	return a
 }
 
-// optional reads an address that may be absent: lb.Validate says where it must not be.
+// optional reads an address that may be absent: lb.Validate checks where it is required.
 func (r *reader) optional(path, in string) netip.Addr {
 	if in == "" {
 		return netip.Addr{}
@@ -306,7 +307,7 @@ func (r *reader) timeOf(path string, in *durationpb.Duration) *time.Duration {
 	return new(r.time(path, in))
 }
 
-// duration reads a duration that is not 0 when it is there.
+// duration reads a duration that is not 0 when it is set.
 func (r *reader) duration(path string, in *durationpb.Duration) time.Duration {
 	if in == nil {
 		return 0

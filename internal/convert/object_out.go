@@ -54,7 +54,8 @@ func toEndpoint(ep *lb.Endpoint) *apiv1.Endpoint {
 	if ep.Cookie != (lb.Cookie{}) {
 		out.Cookie = &apiv1.Cookie{Form: ep.Cookie.Form}
 	}
-	// Managers of the schema before do not know the field: who says nothing of it must be able to change the service while there is one.
+	// Omit the default, because managers of the previous schema do not know the field and must be
+	// able to change the service while one of them is running.
 	if ep.RepairWindow != nil && *ep.RepairWindow != lb.DefaultRepairWindow {
 		out.RepairWindow = durationOf(ep.RepairWindow)
 	}
@@ -82,7 +83,7 @@ func toIdle(i lb.Idle) *apiv1.Idle {
 	return &apiv1.Idle{Untrusted: duration(i.Untrusted), Trusted: duration(i.Trusted)}
 }
 
-// toHostIdle writes the times that are given; nil when none is.
+// toHostIdle writes the times that are set; nil when none is.
 func toHostIdle(h lb.HostIdle) *apiv1.HostIdle {
 	if h == (lb.HostIdle{}) {
 		return nil
@@ -92,7 +93,7 @@ func toHostIdle(h lb.HostIdle) *apiv1.HostIdle {
 	}
 }
 
-// toLoad writes what is said; nil when nothing is.
+// toLoad writes the fields that are set; nil when none is.
 func toLoad(l lb.Load) *apiv1.Load {
 	if l == (lb.Load{}) {
 		return nil
@@ -104,7 +105,7 @@ func toLoad(l lb.Load) *apiv1.Load {
 	return out
 }
 
-// toQUIC writes what connection ids look like; nil when the protocol is not QUIC.
+// toQUIC writes the format of connection ids; nil when the protocol is not QUIC.
 func toQUIC(q *lb.QUIC) *apiv1.QUIC {
 	if q == nil {
 		return nil
@@ -150,7 +151,7 @@ func toSNATTimes(t lb.SNATTimes) *apiv1.SnatTimes {
 	return &apiv1.SnatTimes{Idle: duration(t.Idle), Quarantine: duration(t.Quarantine)}
 }
 
-// text writes an address; the zero address is empty.
+// text returns an address as text; the zero address is empty.
 func text(a netip.Addr) string {
 	if !a.IsValid() {
 		return ""

@@ -10,8 +10,8 @@ import (
 	"github.com/shuntlb/shunt/internal/fields"
 )
 
-// TestPathsByNumberAndName: the natural path of every field of random objects, written by numbers, is found again, and
-// leads to the same field.
+// TestPathsByNumberAndName: the natural path of every field of random objects, converted to
+// numbers, is found again, and leads to the same field.
 func TestPathsByNumberAndName(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		m := Content(ToObject(randomObject(rt)))

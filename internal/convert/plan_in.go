@@ -13,7 +13,7 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// FromItems reads a whole plan; Revision and Epoch are the caller's. Items with the same key must not occur twice.
+// FromItems reads a full plan; the caller sets Revision and Epoch. Keys of items must be unique.
 func FromItems(items []*apiv1.PlanItem) (plan.Plan, error) {
 	var p plan.Plan
 	for _, item := range items {
@@ -32,7 +32,7 @@ func FromItems(items []*apiv1.PlanItem) (plan.Plan, error) {
 	return p, nil
 }
 
-// addItem reads one item; its key must be the one that its content has.
+// addItem reads one item. Its key must match its content.
 func addItem(p *plan.Plan, item *apiv1.PlanItem) error {
 	var key string
 	var err error
@@ -80,7 +80,7 @@ func addItem(p *plan.Plan, item *apiv1.PlanItem) error {
 	return err
 }
 
-// FromPlanNode reads what a plan says of the node itself into p.
+// FromPlanNode reads the node's own part of a plan into p.
 func FromPlanNode(p *plan.Plan, in *apiv1.PlanNode) error {
 	r := &reader{}
 	node := r.node(in.GetNode())
@@ -129,7 +129,7 @@ func FromPlanEndpoint(in *apiv1.PlanEndpoint) (plan.Endpoint, error) {
 	return ep, r.err()
 }
 
-// FromPlanService reads what the endpoints of a service share.
+// FromPlanService reads the shared data of a service's endpoints.
 func FromPlanService(in *apiv1.PlanService) (plan.Service, error) {
 	r := &reader{}
 	s := plan.Service{
@@ -143,7 +143,7 @@ func FromPlanService(in *apiv1.PlanService) (plan.Service, error) {
 	return s, r.err()
 }
 
-// FromPlanSources reads the list of a policy.
+// FromPlanSources reads the source list of a policy.
 func FromPlanSources(in *apiv1.PlanSources) (plan.Sources, error) {
 	r := &reader{}
 	s := plan.Sources{
@@ -200,7 +200,7 @@ func (r *reader) planCheck(in *apiv1.PlanCheck) lb.Health {
 		Through: in.GetThrough(),
 	}
 	c.SetDefaults()
-	// A plan that was kept may be of a version without from.
+	// A cached plan may be of a version without from.
 	return lb.Health{Checks: []lb.Check{c}, Combine: lb.CombineAll, From: cmp.Or(in.GetFrom(), lb.FromMux)}
 }
 

@@ -43,7 +43,7 @@ func FromPlanCIDs(in *apiv1.PlanKeys) (plan.CIDKeys, error) {
 	return plan.CIDKeys{VNI: in.GetVni(), VIP: vip, Keys: keys, Mint: in.GetMint()}, err
 }
 
-// planKeys reads what keys of all purposes have; meet tells whether two have one name in packets.
+// planKeys reads keys of any purpose; meet reports whether two have the same id in packets.
 func planKeys[T any](in *apiv1.PlanKeys, meet func(a, b T) bool, of func(in *apiv1.PlanEpochKey, key [16]byte) T) (vip netip.Addr, out []T, err error) {
 	r := &reader{}
 	r.upTo("vni", in.GetVni(), 1<<24-1)

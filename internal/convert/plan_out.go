@@ -42,7 +42,7 @@ func ToItems(p *plan.Plan) []*apiv1.PlanItem {
 	return out
 }
 
-// NodeItem writes what a plan says of the node itself.
+// NodeItem writes the node's own part of a plan.
 func NodeItem(p *plan.Plan) *apiv1.PlanItem {
 	return &apiv1.PlanItem{Key: plan.NodeItem, Item: &apiv1.PlanItem_Node{Node: &apiv1.PlanNode{
 		Node: ToNode(&p.Node), Mtu: p.MTU, TunnelSources: texts(p.TunnelSources), Vips: texts(p.VIPs), Underlay: texts(p.Underlay),
@@ -73,7 +73,8 @@ func EndpointItem(ep *plan.Endpoint) *apiv1.PlanItem {
 	return &apiv1.PlanItem{Key: plan.EndpointItem(ep.Key), Item: &apiv1.PlanItem_Endpoint{Endpoint: out}}
 }
 
-// toPlanCheck writes all of it only where versions that know one check of two kinds could not read it.
+// toPlanCheck writes all fields only if versions that know one check of two kinds could not read
+// it.
 func toPlanCheck(h lb.Health) *apiv1.PlanCheck {
 	if len(h.Checks) == 0 {
 		return nil
@@ -92,7 +93,7 @@ func toPlanCheck(h lb.Health) *apiv1.PlanCheck {
 	return out
 }
 
-// ServiceItem writes what the endpoints of a service share.
+// ServiceItem writes the shared data of a service's endpoints.
 func ServiceItem(s *plan.Service) *apiv1.PlanItem {
 	return &apiv1.PlanItem{Key: plan.ServiceItem(s.Name), Item: &apiv1.PlanItem_Service{Service: &apiv1.PlanService{
 		Name: s.Name, Vip: texts(s.VIPs), Limits: toLimits(&s.Limits), Allow: packPrefixes(s.Sources.Allow), Deny: packPrefixes(s.Sources.Deny),
@@ -100,14 +101,15 @@ func ServiceItem(s *plan.Service) *apiv1.PlanItem {
 	}}}
 }
 
-// SourcesItem writes the list of a policy.
+// SourcesItem writes the source list of a policy.
 func SourcesItem(s *plan.Sources) *apiv1.PlanItem {
 	return &apiv1.PlanItem{Key: plan.SourcesItem(s.Policy), Item: &apiv1.PlanItem_Sources{Sources: &apiv1.PlanSources{
 		Policy: s.Policy, Allow: packPrefixes(s.Allow), Deny: packPrefixes(s.Deny),
 	}}}
 }
 
-// prefixBytes is the size of a packed prefix: a 16-byte address, IPv4 mapped, and the length in its own family.
+// prefixBytes is the size of a packed prefix: a 16-byte address, IPv4 mapped, and the length in its
+// own family.
 const prefixBytes = 17
 
 func packPrefixes(list []netip.Prefix) []byte {

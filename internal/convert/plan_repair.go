@@ -14,7 +14,7 @@ const (
 	seatDown
 )
 
-// RepairItem writes what hosts need to find former owners of an endpoint's flows.
+// RepairItem writes the repair data of an endpoint for its hosts.
 func RepairItem(r *plan.Repair) *apiv1.PlanItem {
 	out := &apiv1.PlanRepair{
 		Vni: r.Key.VNI, Vip: text(r.Key.VIP), Protocol: r.Key.Protocol.String(), Port: uint32(r.Key.Port), PortEnd: uint32(r.Key.PortEnd),
@@ -43,7 +43,7 @@ func RepairItem(r *plan.Repair) *apiv1.PlanItem {
 	return &apiv1.PlanItem{Key: plan.RepairItem(r.Key), Item: &apiv1.PlanItem_Repair{Repair: out}}
 }
 
-// FromPlanRepair reads what hosts need to find former owners: every seat must have a target.
+// FromPlanRepair reads the repair data of an endpoint. Every member must have a target.
 func FromPlanRepair(in *apiv1.PlanRepair) (plan.Repair, error) {
 	r := &reader{}
 	hash, err := FromPlanKey(in.GetKey())

@@ -7,7 +7,7 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// What is absent in a message is unsaid, and stays nil: an empty message is something said.
+// limits returns nil for an absent message, which means not set: an empty message is set.
 
 func limits(in *apiv1.Limits) *lb.Limits {
 	if in == nil {

@@ -12,8 +12,9 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// Schema tells the items of objects apart: an endpoint is `endpoints[tcp/80]`, a backend `backends[10.20.1.11:8080]` or,
-// with two DIPs, `backends[10.20.1.11,[2001:db8:20:1::11]:8080]`, a router `bgp.peers[10.10.0.1]`. Nothing tells checks apart but all that they say: several are one value.
+// Schema describes the keys of items of objects: an endpoint is `endpoints[tcp/80]`, a backend
+// `backends[10.20.1.11:8080]` or, with two DIPs, `backends[10.20.1.11,[2001:db8:20:1::11]:8080]`, a
+// router `bgp.peers[10.10.0.1]`. Checks have no key: several are one value.
 var Schema = fields.Schema{
 	"shunt.v1.Endpoint": {Key: []protoreflect.Name{"protocol", "port"}, Text: endpointText, Needs: "backends"},
 	"shunt.v1.Backend":  {Key: []protoreflect.Name{"dip", "port"}, Text: backendText, Needs: "host"},
@@ -41,12 +42,12 @@ func backendText(m protoreflect.Message) string {
 	return strings.TrimSuffix(dips, last) + netip.AddrPortFrom(a, uint16(b.GetPort())).String()
 }
 
-// BackendPath is the path of a backend within its service.
+// BackendPath returns the path of a backend within its service.
 func BackendPath(ep *apiv1.Endpoint, b *apiv1.Backend) string {
 	return "endpoints[" + endpointText(ep.ProtoReflect()) + "].backends[" + backendText(b.ProtoReflect()) + "]"
 }
 
-// shareText is one item of a Tenant's shared, as files write it.
+// shareText returns one item of a Tenant's shared, as in files.
 func shareText(m protoreflect.Message) string {
 	s := m.Interface().(*apiv1.Share)
 	list := func(name string, items []string) string { return name + ": [" + strings.Join(items, ", ") + "]" }
@@ -55,7 +56,7 @@ func shareText(m protoreflect.Message) string {
 
 func peerText(m protoreflect.Message) string { return m.Interface().(*apiv1.BGPPeer).GetAddress() }
 
-// Content is the message of the object's kind; nil when there is none.
+// Content returns the message of the object's kind, or nil.
 func Content(o *apiv1.Object) proto.Message {
 	m := o.ProtoReflect()
 	fd := m.WhichOneof(m.Descriptor().Oneofs().ByName("kind"))
@@ -65,7 +66,7 @@ func Content(o *apiv1.Object) proto.Message {
 	return m.Get(fd).Message().Interface()
 }
 
-// WithContent makes an object of the message of a kind.
+// WithContent returns an object with the message of a kind.
 func WithContent(content proto.Message) *apiv1.Object {
 	out := &apiv1.Object{}
 	m, want := out.ProtoReflect(), content.ProtoReflect().Descriptor().FullName()
@@ -79,18 +80,19 @@ func WithContent(content proto.Message) *apiv1.Object {
 	panic("convert: " + string(want) + " is no kind of object")
 }
 
-// Statement is what an object of a request says.
+// Statement is the content of an object in a request.
 type Statement struct {
-	// Content has every value in its one spelling, and no defaults.
+	// Content has every value in its canonical form, and no defaults.
 	Content proto.Message
-	// Object has them: it is valid by itself only when nothing was left to others to say.
+	// Object includes defaults. It is valid alone only if no required field is left to other
+	// sources.
 	Object lb.Object
 	// Full is Object for the API.
 	Full *apiv1.Object
 }
 
-// Said reads what an object of a request says. It finds what the types cannot hold, and items given twice; index is the
-// object's place in the request.
+// Said reads the content of an object in a request. It returns the faults of values that the types
+// cannot hold, and of duplicate items; index is the object's place in the request.
 func Said(o *apiv1.Object, index int) (Statement, []lb.Violation) {
 	obj, faults := FromObject(o, index)
 	if len(faults) > 0 {
@@ -109,13 +111,15 @@ func Said(o *apiv1.Object, index int) (Statement, []lb.Violation) {
 	return Statement{said, obj, out}, nil
 }
 
-// Written is a document's object for the API: what the document says, without defaults.
+// Written returns a document's object for the API: the fields that the document sets, without
+// defaults.
 func Written(d lb.Document) *apiv1.Object {
 	return WithContent(Schema.Written(Content(ToObject(d.Object)), d.Writes))
 }
 
-// Essential is what of an object that was stored with its defaults must have been said: without it defaults would not
-// fill in the same. A default within a message that is there by choice is left in.
+// Essential returns the part of an object, stored with its defaults, that must have been set
+// explicitly: without it the defaults would fill in other values. It keeps a default within an
+// optional message.
 func Essential(o *apiv1.Object) (proto.Message, []lb.Violation) {
 	full, said := Content(o), fields.Set{}
 	for _, f := range Schema.List(full) {
@@ -157,7 +161,7 @@ func FromOwners(in []*apiv1.FieldOwner) []fields.Owner {
 	return out
 }
 
-// ToOwners writes owners, packed for the store and not for the API.
+// ToOwners writes owners, packed for the store but not for the API.
 func ToOwners(in []fields.Owner) []*apiv1.FieldOwner {
 	out := make([]*apiv1.FieldOwner, len(in))
 	for i, o := range in {

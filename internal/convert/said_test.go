@@ -12,7 +12,7 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// TestSchemaKnowsEveryList: each list of messages in an object has a way to tell its items apart.
+// TestSchemaKnowsEveryList: each list of messages in an object has keys for its items.
 func TestSchemaKnowsEveryList(t *testing.T) {
 	found := 0
 	var walk func(md protoreflect.MessageDescriptor)
@@ -40,14 +40,15 @@ func TestSchemaKnowsEveryList(t *testing.T) {
 	}
 }
 
-// TestSaidIsWhatIsPresent: reading what is said adds nothing but keys, and filled in it is the same object.
+// TestSaidIsWhatIsPresent: Said adds nothing except keys to the content of a request, and with
+// defaults filled in it is the same object.
 func TestSaidIsWhatIsPresent(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		want := randomObject(rt)
 		o := ToObject(want)
 		said, faults := Said(o, 0)
 		if len(faults) > 0 {
-			return // items that are the same twice
+			return // duplicate items
 		}
 		if !lb.Equal(said.Object, want) {
 			rt.Fatalf("object %v, want %v", said.Object, want)

@@ -9,7 +9,7 @@ import (
 	"github.com/shuntlb/shunt/internal/snat"
 )
 
-// FromSNATHolder reads who may hold ranges.
+// FromSNATHolder reads a holder of ranges.
 func FromSNATHolder(in *apiv1.SnatHolder) (snat.Holder, error) {
 	vip, err := netip.ParseAddr(in.GetVip())
 	if err != nil || !vip.Is4() {
@@ -22,19 +22,20 @@ func FromSNATHolder(in *apiv1.SnatHolder) (snat.Holder, error) {
 	return snat.Holder{VIP: snat.VIP{VNI: in.GetVni(), Addr: vip}, DIP: dip}, nil
 }
 
-// ToSNATHolder writes who may hold ranges.
+// ToSNATHolder writes a holder of ranges.
 func ToSNATHolder(h snat.Holder) *apiv1.SnatHolder {
 	return &apiv1.SnatHolder{Vni: h.VIP.VNI, Vip: h.VIP.Addr.String(), Dip: h.DIP.String()}
 }
 
-// ToSNATHolding writes who may hold ranges, for its host, with the time after which unused ones are given back.
+// ToSNATHolding writes a holder of ranges for its host, with the time after which unused ones are
+// returned.
 func ToSNATHolding(h snat.Holder, idle time.Duration) *apiv1.SnatHolder {
 	out := ToSNATHolder(h)
 	out.Idle = duration(idle)
 	return out
 }
 
-// FromSNATHolding reads what ToSNATHolding writes. The time is 0 where none is said.
+// FromSNATHolding reads the output of ToSNATHolding. The time is 0 if it is not set.
 func FromSNATHolding(in *apiv1.SnatHolder) (h snat.Holder, idle time.Duration, err error) {
 	if h, err = FromSNATHolder(in); err != nil {
 		return h, 0, err
@@ -48,7 +49,7 @@ func FromSNATHolding(in *apiv1.SnatHolder) (h snat.Holder, idle time.Duration, e
 	return h, idle, nil
 }
 
-// FromSNATRanges reads ranges; what is none is left out.
+// FromSNATRanges reads ranges, without invalid ones.
 func FromSNATRanges(in []uint32) []snat.Range {
 	out := make([]snat.Range, 0, len(in))
 	for _, r := range in {

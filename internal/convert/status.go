@@ -5,7 +5,7 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// MemberOf reads which member a report is about.
+// MemberOf returns the member of a report.
 func MemberOf(m *apiv1.MemberStatus) (lb.EndpointKey, uint16, error) {
 	r := &reader{}
 	key, id := r.key(0, m.GetVip(), m.GetProtocol(), m.GetPort(), m.GetPortEnd()), r.word("member", m.GetMember())

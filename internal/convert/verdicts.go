@@ -36,7 +36,8 @@ func (r *reader) healthWords(in []*apiv1.HealthWords) map[uint16]string {
 	return out
 }
 
-// ToHealthWords writes words of members, each text once, in a fixed order; those that are empty are left out.
+// ToHealthWords writes the reasons of members, each text once, in a fixed order, without empty
+// ones.
 func ToHealthWords[ID ~uint16 | ~uint32](of map[ID]string) (out []*apiv1.HealthWords) {
 	byText := map[string]*apiv1.HealthWords{}
 	for _, id := range slices.Sorted(maps.Keys(of)) {
@@ -54,7 +55,7 @@ func ToHealthWords[ID ~uint16 | ~uint32](of map[ID]string) (out []*apiv1.HealthW
 	return out
 }
 
-// ids reads a list of member ids; one that is none is a fault, once for the list.
+// ids reads a list of member ids; invalid ones are one fault for the list.
 func (r *reader) ids(path string, in []uint32) []uint16 {
 	if len(in) == 0 {
 		return nil

@@ -10,7 +10,8 @@ import (
 	"github.com/shuntlb/shunt/internal/ring"
 )
 
-// vectors are P of ids under PRFs, found by search: the one number below the prime that the definition leads from to the id.
+// vectors are P of ids under PRFs, found by search: the only number below the prime that the
+// definition maps to the id.
 var vectors = []struct {
 	prf    uint64
 	id     uint16
@@ -42,7 +43,8 @@ func TestVectors(t *testing.T) {
 	}
 }
 
-// TestPRFWords fixes what is hashed, with values that no swap of bytes or fields leaves equal.
+// TestPRFWords checks the input of the hash, with values that change if bytes or fields are
+// swapped.
 func TestPRFWords(t *testing.T) {
 	key := [16]byte{0: 1, 8: 2}
 	got := PRF(key, Flow{netip.MustParseAddrPort("1.2.3.4:4386"), netip.MustParseAddrPort("5.6.7.8:13124")})
@@ -55,7 +57,8 @@ func TestPRFWords(t *testing.T) {
 	}
 }
 
-// TestEveryCookieHasOneMeaning: under one PRF each id has one cookie among all that there are, and all others read as none.
+// TestEveryCookieHasOneMeaning: under one PRF each id has exactly one cookie, and all other cookies
+// are invalid.
 func TestEveryCookieHasOneMeaning(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		prf, ids, secret := rapid.Uint64().Draw(t, "prf"), 0, InOrder
@@ -76,8 +79,9 @@ func TestEveryCookieHasOneMeaning(t *testing.T) {
 	})
 }
 
-// TestPairsAreIndependent goes through all factors and offsets of a small prime: whatever two cookies are, just one of them leads from these to any two different
-// numbers. Who knows one cookie and its number therefore knows nothing of the number behind another cookie, but that it is another one.
+// TestPairsAreIndependent tries all factors and offsets of a small prime: for any two cookies,
+// exactly one pair maps them to any two different numbers. So one cookie and its number reveal
+// nothing about the number of another cookie, except that it differs.
 func TestPairsAreIndependent(t *testing.T) {
 	const bits, small = 5, 31
 	for first := range uint32(small) {
@@ -104,13 +108,14 @@ func TestPairsAreIndependent(t *testing.T) {
 	}
 }
 
-// TestFactorsAndOffsetsAreEven goes through all PRFs as far as they count: no factor and no offset of a flow comes up much oftener than another, so that
-// what TestPairsAreIndependent says holds but for that much; and no factor is a multiple of the prime.
+// TestFactorsAndOffsetsAreEven tries all significant bits of PRFs: no factor and no offset of a
+// flow occurs much more often than another, so that TestPairsAreIndependent holds up to this error;
+// and no factor is a multiple of the prime.
 func TestFactorsAndOffsetsAreEven(t *testing.T) {
 	for _, of := range []struct {
 		bits  uint
 		prime uint32
-		most  float64 // of a number, by what all would have
+		most  float64 // maximum frequency of a number, relative to the mean
 	}{{Bits, prime, 1.002}, {shortKidShift, shortPrime, 1.02}} {
 		factors, offsets := make([]int, of.prime), make([]int, of.prime)
 		for low := range uint64(1) << of.bits {
@@ -136,8 +141,9 @@ func TestFactorsAndOffsetsAreEven(t *testing.T) {
 	}
 }
 
-// TestChangedBits: of the changes of a cookie that an attacker may try without the key, none is accepted oftener than by chance, and none
-// moves the id by a chosen difference with odds worth trying (protocol section 1.6 allows 0.129 and 2e-4).
+// TestChangedBits: of the changes to a cookie that an attacker may try without the key, none is
+// accepted more often than by chance, and none shifts the id by a chosen difference with a useful
+// probability (protocol section 1.6 allows 0.129 and 2e-4).
 func TestChangedBits(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 6))
 	deltas := []uint16{3, 0x4001, 0x2a55, 0x7fff, 0x0180}
@@ -168,7 +174,7 @@ func TestChangedBits(t *testing.T) {
 	}
 }
 
-// TestOtherTuples: what one flow's cookie says of another flow is chance.
+// TestOtherTuples: a cookie of one flow is valid for another flow only by chance.
 func TestOtherTuples(t *testing.T) {
 	key, accepted := [16]byte{1, 2, 3}, 0
 	vip := netip.MustParseAddrPort("203.0.113.10:80")

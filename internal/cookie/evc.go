@@ -1,47 +1,51 @@
 package cookie
 
-// EVCKind says how far a connection's stamps have come.
+// EVCKind is the state of a connection's stamps.
 type EVCKind uint8
 
 const (
-	// EVCEmpty: nothing is known; what its server sends is left as it is.
+	// EVCEmpty: no state; segments of the server are left unchanged.
 	EVCEmpty EVCKind = iota
-	// EVCOpening: its server sent a SYN-ACK. Nobody has shown that the client is there.
+	// EVCOpening: the server sent a SYN-ACK. The client is not confirmed yet.
 	EVCOpening
-	// EVCLost: the state was made of an echo alone; the server has not sent since.
+	// EVCLost: the state was rebuilt from an echo alone; the server has not sent since.
 	EVCLost
 	// EVCLive: the client echoed a stamp with a valid cookie.
 	EVCLive
 )
 
-// EVC is the epoch-anchored virtual clock of one connection (protocol section 1.3): what stamps of its server become, and what the client's echoes of them
-// stand for. The client sees a clock that stands still rather than be Half or more ahead of what it last echoed, so that its test for old segments
-// (PAWS, RFC 7323 section 5) passes after any silence. The C twin is struct evc of bpf/abi/host_cookie.h with bpf/lib/evc.h.
+// EVC is the epoch-anchored virtual clock of one connection (protocol section 1.3): it maps
+// timestamps of the server to stamps, and the client's echoes back. The clock seen by the client
+// stops rather than be Half or more ahead of its last echo, so that the client's test for old
+// segments (PAWS, RFC 7323 section 5) passes after any silence. The C twin is struct evc of
+// bpf/abi/host_cookie.h with bpf/lib/evc.h.
 //
-// T is a timestamp of the server, V a virtual one, W a stamp on the wire. Times are compared as signed 32-bit differences. Invariants of a live one:
-// 0 <= VLast - VEcho < Half; the client's TS.Recent lies between the two; VSwPrev <= VSw <= VLast.
+// T is a timestamp of the server, V a virtual one, W a stamp on the wire. Times are compared as
+// signed 32-bit differences. Invariants in state EVCLive: 0 <= VLast - VEcho < Half; the client's
+// TS.Recent lies between the two; VSwPrev <= VSw <= VLast.
 type EVC struct {
 	// V is T + Off from VSw on, and was T + OffPrev from VSwPrev to VSw.
 	Off, OffPrev uint32
-	VSw, VSwPrev uint32 // opening: VSw is the T of the first SYN-ACK
+	VSw, VSwPrev uint32 // EVCOpening: VSw is the T of the first SYN-ACK
 	VEcho        uint32 // the newest V that the client echoed
-	VLast        uint32 // the newest V that was sent; opening: the T of the last SYN-ACK
+	VLast        uint32 // the newest V that was sent; EVCOpening: the T of the last SYN-ACK
 	Cookie       uint16
-	Former       uint16 // minting: the cookie before
+	Former       uint16 // while Minting: the previous cookie
 	Kind         EVCKind
 	Minting      bool // the client has not echoed Cookie yet
-	Unsure       bool // made of an echo, and nothing sent since has come back
+	Unsure       bool // rebuilt from an echo, and no segment sent since has been echoed
 	Twice        bool // V = VSw was sent for more than one T
-	TwicePrev    bool // V = VSwPrev was
+	TwicePrev    bool // V = VSwPrev was sent for more than one T
 }
 
-// epochMost is how long V = T + Off goes on before VSw is moved: differences stay below 1 << 31, also in connections that live for weeks.
+// epochMost is how long V = T + Off is used before VSw moves, so that differences stay below 1 <<
+// 31 also in connections that last for weeks.
 const epochMost = 1 << 30
 
-// after tells whether a time is later than another.
+// after reports whether a time is later than another.
 func after(a, b uint32) bool { return int32(a-b) > 0 }
 
-// later is the later of two times.
+// later returns the later of two times.
 func later(a, b uint32) uint32 {
 	if after(b, a) {
 		return b
@@ -49,7 +53,8 @@ func later(a, b uint32) uint32 {
 	return a
 }
 
-// reach is how far VLast may be ahead of VEcho. With cookie 0 a stamp may be one tick late (Place).
+// reach returns how far VLast may be ahead of VEcho. With cookie 0 a stamp may be one tick late
+// (Place).
 func (n TimeBits) reach(cookie uint16) uint32 {
 	if cookie == 0 {
 		return n.Half() - 2
@@ -57,10 +62,11 @@ func (n TimeBits) reach(cookie uint16) uint32 {
 	return n.Half() - 1
 }
 
-// half is the half of the clock that a time is in.
+// half returns the half of the clock that contains a time.
 func (n TimeBits) half(v uint32) uint32 { return v >> (n - 1) & 1 }
 
-// part is the lowest n bits of the V that a stamp was made of. What 1 was made of may be 0.
+// part returns the lowest n bits of the V that a stamp was made from. For stamp 1 that may have
+// been 0.
 func (n TimeBits) part(w uint32) uint32 {
 	if w == 1 {
 		return 0
@@ -68,11 +74,11 @@ func (n TimeBits) part(w uint32) uint32 {
 	return n.Unplace(w)
 }
 
-// unwrap is the time with the lowest bits `part` that is `newest` or the last one before.
+// unwrap returns the latest time up to `newest` with the lowest bits `part`.
 func (n TimeBits) unwrap(part, newest uint32) uint32 { return newest - (newest-part)&(2*n.Half()-1) }
 
-// Answer stamps a SYN-ACK that the server sent at t with the cookie of its flow; again says that it repeats the one before. The stamp depends on time and
-// cookie alone.
+// Answer stamps a SYN-ACK that the server sent at t with the cookie of its flow; again means that
+// it repeats the previous one. The stamp depends only on time and cookie.
 func (e *EVC) Answer(n TimeBits, t uint32, cookie uint16, again bool) uint32 {
 	first := t
 	if again && e.Kind != EVCEmpty {
@@ -82,7 +88,8 @@ func (e *EVC) Answer(n TimeBits, t uint32, cookie uint16, again bool) uint32 {
 	return n.Place(t, uint32(cookie))
 }
 
-// Stamp stamps any other segment that the server sent at t. want is the cookie that the flow should have. Of an empty state there is none.
+// Stamp stamps any other segment that the server sent at t. want is the wanted cookie of the flow.
+// In state EVCEmpty it returns t.
 func (e *EVC) Stamp(n TimeBits, t uint32, want uint16) uint32 {
 	switch e.Kind {
 	case EVCEmpty:
@@ -111,8 +118,8 @@ func (e *EVC) Stamp(n TimeBits, t uint32, want uint16) uint32 {
 	return n.Place(v, uint32(e.Cookie))
 }
 
-// most is the latest V that may be sent: the client takes what is less than Half ahead of what it echoed, and a new cookie stays in its half of the
-// clock until it was echoed (Theorem 3).
+// most returns the latest V that may be sent: the client accepts a V that is less than Half ahead
+// of its last echo, and a new cookie stays in its half of the clock until it is echoed (Theorem 3).
 func (e *EVC) most(n TimeBits, want uint16) uint32 {
 	most := e.VEcho + min(n.reach(e.Cookie), n.reach(want))
 	if end := e.VSw | (n.Half() - 1); e.Minting && after(most, end) {
@@ -121,7 +128,7 @@ func (e *EVC) most(n TimeBits, want uint16) uint32 {
 	return most
 }
 
-// anchor makes v stand for t from now on.
+// anchor maps t to v from now on.
 func (e *EVC) anchor(t, v uint32) {
 	off := v - t
 	if v == e.VSw {
@@ -134,7 +141,8 @@ func (e *EVC) anchor(t, v uint32) {
 	e.Off, e.VSw, e.Twice = off, v, twice
 }
 
-// hold is the V of a segment whose own would be too late: the next one, or the last one again.
+// hold returns the V of a segment whose own V would be too late: the next one, or the last one
+// again.
 func (e *EVC) hold(t, most uint32) uint32 {
 	v := e.VLast
 	switch {
@@ -149,8 +157,9 @@ func (e *EVC) hold(t, most uint32) uint32 {
 	return v
 }
 
-// remint gives the flow another cookie if the clock is where that may be (Theorem 3), and returns the V of this segment: up within a half of the clock, down
-// at the beginning of the next.
+// remint changes the flow's cookie if the clock is at a point where that is allowed (Theorem 3),
+// and returns the V of this segment: to a higher cookie within a half of the clock, to a lower one
+// at the beginning of the next half.
 func (e *EVC) remint(n TimeBits, t, v, most uint32, want uint16) uint32 {
 	if want > e.Cookie {
 		if after(e.VLast, v) || after(v, most) || n.half(v) != n.half(e.VLast) {
@@ -170,16 +179,19 @@ func (e *EVC) remint(n TimeBits, t, v, most uint32, want uint16) uint32 {
 	return v
 }
 
-// settle begins the clock of a state that was lost, as far ahead as the client takes it: wherever the clock was before, this is not behind.
+// settle starts the clock of a rebuilt state, as far ahead as the client accepts, so that it is not
+// behind the lost clock.
 func (e *EVC) settle(t uint32) {
 	e.Kind, e.Unsure = EVCLive, true
 	e.Off, e.VSw, e.Twice = e.VLast-t, e.VLast, true
 	e.OffPrev, e.VSwPrev, e.TwicePrev = e.Off, e.VSw, true
 }
 
-// Echo takes the stamp w that the client echoes, not 0, and returns the T that the server is to read: that of the segment whose stamp it is, or 0 for "no
-// echo". ours is false when the cookie is not that of this state: then, if it is that of the flow under a key that is live, Rebuild is due, else the
-// echo is to be left as it is. Stamp 1 may be what 0 became: it is known what it says of V, but not of T.
+// Echo processes the stamp w that the client echoes, not 0, and returns the T for the server to
+// read: that of the stamped segment, or 0 for "no echo". ours is false if the cookie is not that of
+// this state and the state is not certain (EVCLive and not Unsure). If the cookie is then valid for
+// the flow under a live key, the caller must call Rebuild, else leave the echo unchanged. Stamp 1
+// may be a changed 0: its V is known, but not its T.
 func (e *EVC) Echo(n TimeBits, w uint32) (t uint32, ours bool) {
 	cookie := uint16(n.Cookie(w))
 	switch {
@@ -204,17 +216,18 @@ func (e *EVC) Echo(n TimeBits, w uint32) (t uint32, ours bool) {
 		e.Minting = false
 		e.Unsure = e.Unsure && after(e.VSw, v)
 	} else if cookie > e.Cookie && !after(e.VSw, v) {
-		// A segment with the former cookie overtook the one that began the new, lower one. With that the client would read as older all that comes.
+		// A segment with the previous cookie overtook the first one of the new, lower cookie. With
+		// the lower cookie, the client would consider all later segments older.
 		e.Cookie, e.Minting = cookie, false
 	}
-	// Too old to be in time, or ahead of all that was sent.
+	// Too old, or ahead of every V that was sent.
 	if int32(old) >= int32(n.Half()) || w == 1 {
 		return 0, true
 	}
 	return e.sent(v), true
 }
 
-// sent is the T of the segment that V was sent with, 0 when there were several or it is not known.
+// sent returns the T of the segment that V was sent with, 0 if there were several or it is unknown.
 func (e *EVC) sent(v uint32) uint32 {
 	switch {
 	case after(v, e.VSw):
@@ -230,12 +243,12 @@ func (e *EVC) sent(v uint32) uint32 {
 	return v - e.OffPrev
 }
 
-// open takes the first echo: of a SYN-ACK that was sent from VSw to VLast.
+// open processes the first echo: of a SYN-ACK that was sent from VSw to VLast.
 func (e *EVC) open(n TimeBits, w uint32) uint32 {
 	first, last, part := e.VSw, e.VLast, n.part(w)
 	t := n.unwrap(part, last)
 	if last-first >= 2*n.Half() && t != last {
-		// Stamps came round since: only the ends are known.
+		// Stamps wrapped since: only the ends are known.
 		t = first
 		if n.unwrap(part, first) != first {
 			e.Rebuild(n, w)
@@ -246,7 +259,7 @@ func (e *EVC) open(n TimeBits, w uint32) uint32 {
 		t = first
 	}
 	if after(first, t) {
-		return 0 // of a connection before
+		return 0 // from an earlier connection
 	}
 	*e = EVC{Kind: EVCLive, Cookie: e.Cookie, VSw: first, VSwPrev: first, VEcho: t, VLast: last}
 	if e.VLast-t > n.reach(e.Cookie) {
@@ -258,14 +271,15 @@ func (e *EVC) open(n TimeBits, w uint32) uint32 {
 	return t
 }
 
-// relate takes an echo from which nothing was sent yet.
+// relate processes an echo in state EVCLost, before anything was sent.
 func (e *EVC) relate(n TimeBits, w uint32) {
 	v := n.unwrap(n.part(w), e.VEcho+n.Half()-1)
 	e.VEcho = later(e.VEcho, v)
 	e.VLast = e.VEcho + n.reach(e.Cookie)
 }
 
-// Rebuild makes a state of an echo alone, whose cookie is the flow's: the one before was lost. The server is to read 0.
+// Rebuild creates a state from an echo alone, whose cookie is the flow's, after the state was lost.
+// The server must read 0.
 func (e *EVC) Rebuild(n TimeBits, w uint32) {
 	v, cookie := n.part(w), uint16(n.Cookie(w))
 	*e = EVC{Kind: EVCLost, Cookie: cookie, VEcho: v, VLast: v + n.reach(cookie)}

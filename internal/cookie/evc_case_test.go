@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// opened is a connection whose handshake came through at time 0 of a server whose timestamps begin at base.
+// opened returns a connection with a completed handshake at time 0 of a server whose timestamps
+// begin at base.
 func opened(n TimeBits, base uint32) *journey {
 	j := &journey{n: n, host: newEVCHost(n, 0x1234), base: base}
 	j.client.take(j.answer(base, false), true)
@@ -13,7 +14,7 @@ func opened(n TimeBits, base uint32) *journey {
 	return j
 }
 
-// push sends a segment of the server after a silence and says whether the client took it.
+// push sends a segment of the server after a silence and reports whether the client accepted it.
 func (j *journey) push(silence uint32) bool {
 	j.now += silence
 	accepted, falsely := j.client.take(j.send(j.base+j.now), true)
@@ -23,7 +24,8 @@ func (j *journey) push(silence uint32) bool {
 	return accepted
 }
 
-// TestEVCSilence is T1: after silences around the edges of the clock a server's push is taken, and a client's comes back exactly.
+// TestEVCSilence is T1: after silences around the boundaries of the clock a segment of the server
+// is accepted, and the client's echo is restored exactly.
 func TestEVCSilence(t *testing.T) {
 	half := HostBits.Half()
 	for _, silence := range []uint32{half / 2, half - 1, half, half + 1, 2*half - 1, 2 * half, 2*half + 1, 10 * half} {
@@ -48,7 +50,8 @@ func TestEVCSilence(t *testing.T) {
 	}
 }
 
-// TestEVCBlackHole is T2: of what a server repeats while nothing arrives, what arrives in the end is taken, and the answer is no wrong one.
+// TestEVCBlackHole is T2: of segments that a server repeats while none arrives, the one that
+// arrives in the end is accepted, and its echo is not restored wrongly.
 func TestEVCBlackHole(t *testing.T) {
 	for _, timeouts := range []int{1, 10, 100} {
 		j := opened(HostBits, 0xfffff000)
@@ -79,7 +82,8 @@ func TestEVCBlackHole(t *testing.T) {
 	}
 }
 
-// TestEVCAnswersRepeated is T3: whichever SYN-ACK of 63 seconds the client has, its echo comes back exactly, for a kernel that compares it with what it sent.
+// TestEVCAnswersRepeated is T3: whichever SYN-ACK of 63 seconds the client has, its echo is
+// restored exactly, for a kernel that compares it with its own timestamps.
 func TestEVCAnswersRepeated(t *testing.T) {
 	times := []uint32{0, 1000, 3000, 7000, 15_000, 31_000, 63_000}
 	for at := range times {
@@ -106,14 +110,15 @@ func TestEVCAnswersRepeated(t *testing.T) {
 	}
 }
 
-// TestEVCMicroseconds: a server whose timestamps count microseconds (tcp_usec_ts) reads its first echo back exactly however long the way, and what it sends
-// is taken; longer ways than half a clock leave later echoes zero.
+// TestEVCMicroseconds: a server whose timestamps count microseconds (tcp_usec_ts) reads its first
+// echo back exactly for any latency, and its segments are accepted; with a latency longer than half
+// a clock later echoes are zero.
 func TestEVCMicroseconds(t *testing.T) {
 	for _, way := range []uint32{100, 20_000, 70_000, 300_000} {
 		j := &journey{n: HostBits, host: newEVCHost(HostBits, 0x1234), base: 0x89abcdef}
 		j.client.take(j.answer(j.base, false), true)
 		if way > 200_000 {
-			j.answer(j.base+1_000_000, true) // of a SYN that was repeated
+			j.answer(j.base+1_000_000, true) // for a repeated SYN
 		}
 		j.now += way
 		j.back(j.client.recent)
@@ -134,7 +139,8 @@ func TestEVCMicroseconds(t *testing.T) {
 	}
 }
 
-// TestEVCWeeks: a connection that is never silent for long works as well after 60 days, which is longer than the differences of its times reach.
+// TestEVCWeeks: a connection without long silences still works after 60 days, which exceeds the
+// range of its time differences.
 func TestEVCWeeks(t *testing.T) {
 	j := opened(HostBits, 0x1000)
 	for range 60 * 24 * 3600 / 16 {
@@ -151,7 +157,8 @@ func TestEVCWeeks(t *testing.T) {
 	}
 }
 
-// TestEVCPlain: with nothing unusual every echo comes back exactly, and stamps are the server's own times beside the cookie.
+// TestEVCPlain: in the normal case every echo is restored exactly, and stamps are the server's own
+// times next to the cookie.
 func TestEVCPlain(t *testing.T) {
 	j := opened(HostBits, 0xdeadbeef)
 	for i := range uint32(10_000) {
@@ -168,7 +175,8 @@ func TestEVCPlain(t *testing.T) {
 	}
 }
 
-// TestEVCOtherConnection: a SYN-ACK begins anew, whatever the state was; an echo of the connection before does not count.
+// TestEVCOtherConnection: a SYN-ACK starts a new state, whatever the old one was; an echo of the
+// earlier connection does not count.
 func TestEVCOtherConnection(t *testing.T) {
 	j := opened(HostBits, 0x20000000)
 	j.push(100)
@@ -189,7 +197,7 @@ func TestEVCOtherConnection(t *testing.T) {
 	}
 }
 
-// TestEVCForeignEcho: an echo with another cookie changes nothing, and the server reads none.
+// TestEVCForeignEcho: an echo with another cookie changes nothing, and the server reads 0.
 func TestEVCForeignEcho(t *testing.T) {
 	j := opened(HostBits, 77)
 	j.push(1000)
@@ -202,8 +210,9 @@ func TestEVCForeignEcho(t *testing.T) {
 	}
 }
 
-// TestEVCOvertaken: a segment with the former cookie that another processor sent at once with the first one of a lower cookie, and that came first, takes the
-// new cookie back: the client would take it for old.
+// TestEVCOvertaken: if a segment with the previous cookie, sent by another processor at the same
+// time as the first one of a lower cookie, arrives first, the cookie change is reverted, because
+// the client would consider the new cookie old.
 func TestEVCOvertaken(t *testing.T) {
 	j := opened(HostBits, 5)
 	h := j.host.(*evcHost)
@@ -215,7 +224,7 @@ func TestEVCOvertaken(t *testing.T) {
 	if _, ours := h.Echo(HostBits, HostBits.Place(h.VLast+1, 0x9234)); !ours {
 		t.Fatal("not ours")
 	}
-	// The echo is later than all that was sent: only what is known to have been sent counts.
+	// The echo is later than every V that was sent: only a V that was sent counts.
 	h.VLast++
 	if _, ours := h.Echo(HostBits, HostBits.Place(h.VLast, 0x9234)); !ours || h.Minting || h.Cookie != 0x9234 {
 		t.Fatalf("%v, %+v", ours, h.EVC)

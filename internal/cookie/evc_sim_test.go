@@ -13,7 +13,7 @@ type stamper interface {
 	lose()
 }
 
-// evcHost is a host that stamps by EVC and knows which cookies are its own.
+// evcHost is a host that stamps with EVC and holds its valid cookies.
 type evcHost struct {
 	EVC
 	n     TimeBits
@@ -46,7 +46,7 @@ func (h *evcHost) echo(w uint32) uint32 {
 	return t
 }
 
-// remint asks for a cookie under the other key.
+// remint requests a cookie under the other key.
 func (h *evcHost) remint(r *rand.Rand) {
 	h.want = h.want&0x8000 ^ 0x8000 | uint16(r.Uint32())&0x7fff
 	h.valid[h.want] = true
@@ -63,7 +63,8 @@ func (h *evcHost) check() {
 	}
 }
 
-// cheetah is the paper's own encoding with a memory for each connection: the upper bits of the last two stretches of time, told apart by a bit that flips.
+// cheetah is the paper's encoding with state per connection: the upper bits of the last two
+// periods, distinguished by a bit that flips.
 type cheetah struct {
 	n      TimeBits
 	cookie uint32
@@ -89,20 +90,20 @@ func (c *cheetah) stamp(t uint32) uint32 {
 
 func (c *cheetah) echo(w uint32) uint32 { return c.upper[w>>31]<<(c.n-1) | w&(c.n.Half()-1) }
 
-// sentSegment is a segment of the server on its way to the client.
+// sentSegment is a segment of the server in flight to the client.
 type sentSegment struct {
 	number int
 	t, w   uint32
 }
 
-// strictClient applies RFC 7323's PAWS test without ever making an exception after silence.
+// strictClient applies RFC 7323's PAWS test without exceptions after silence.
 type strictClient struct {
 	known  bool
-	recent sentSegment // what TS.Recent is of
+	recent sentSegment // the segment of TS.Recent
 }
 
-// take says whether the client accepts a segment; a rejection is false unless the server's own timestamps, or the order in the network, explain it.
-// inOrder segments set TS.Recent.
+// take reports whether the client accepts a segment. A rejection is false unless the server's own
+// timestamps, or the order in the network, explain it. inOrder segments set TS.Recent.
 func (c *strictClient) take(s sentSegment, inOrder bool) (accepted, falsely bool) {
 	if c.known && int32(s.w-c.recent.w) < 0 {
 		return false, s.number > c.recent.number && int32(s.t-c.recent.t) >= 0
@@ -113,9 +114,9 @@ func (c *strictClient) take(s sentSegment, inOrder bool) (accepted, falsely bool
 	return true, false
 }
 
-// echoed is an acknowledgement on its way to the server.
+// echoed is an acknowledgement in flight to the server.
 type echoed struct {
-	at uint32 // of the simulated clock
+	at uint32 // in simulated time
 	of sentSegment
 }
 
@@ -125,7 +126,7 @@ type journey struct {
 	n                TimeBits
 	host             stamper
 	remints, loses   bool
-	disorder, jitter bool // echoes overtake each other; the server's stamps do
+	disorder, jitter bool // disorder: echoes overtake each other; jitter: the server's stamps do
 
 	now, base uint32
 	number    int
@@ -136,7 +137,7 @@ type journey struct {
 	worst                                               string
 }
 
-// silence is how much time passes before the next turn.
+// silence returns the time until the next turn.
 func (j *journey) silence() uint32 {
 	half := j.n.Half()
 	switch x := j.r.Float64(); {
@@ -149,10 +150,10 @@ func (j *journey) silence() uint32 {
 	case x < .99:
 		return half + j.r.Uint32N(8*half)
 	}
-	return half*uint32(1+j.r.IntN(10)) + j.r.Uint32N(3) - 1 // around the edges
+	return half*uint32(1+j.r.IntN(10)) + j.r.Uint32N(3) - 1 // around the boundaries
 }
 
-// open has the server answer SYNs until the client takes an answer and its echo comes.
+// open makes the server answer SYNs until the client accepts an answer and its echo arrives.
 func (j *journey) open() {
 	for turn := uint32(1); ; turn *= 2 {
 		s := j.answer(j.base+j.now, turn > 1)
@@ -167,7 +168,7 @@ func (j *journey) open() {
 	}
 }
 
-// answer has the server answer a SYN, send any other segment.
+// answer sends a SYN-ACK, send any other segment of the server.
 func (j *journey) answer(t uint32, again bool) sentSegment {
 	j.number++
 	j.sent++
@@ -180,7 +181,7 @@ func (j *journey) send(t uint32) sentSegment {
 	return sentSegment{j.number, t, j.host.stamp(t)}
 }
 
-// back gives an echo to the host and judges what the server reads.
+// back passes an echo to the host and checks the timestamp that the server reads.
 func (j *journey) back(of sentSegment) {
 	t := j.host.echo(of.w)
 	switch {
@@ -194,7 +195,7 @@ func (j *journey) back(of sentSegment) {
 	}
 }
 
-// deliver gives the host the echoes whose time has come.
+// deliver passes the host the echoes that are due.
 func (j *journey) deliver() {
 	rest := j.echoes[:0]
 	for i, e := range j.echoes {
@@ -212,7 +213,7 @@ func (j *journey) deliver() {
 	j.echoes = rest
 }
 
-// turn has the server send a burst and the client perhaps answer.
+// turn makes the server send a burst and the client possibly answer.
 func (j *journey) turn() {
 	j.now += j.silence()
 	j.deliver()
@@ -225,7 +226,7 @@ func (j *journey) turn() {
 		j.losses++
 	}
 	if evc && h.Kind == EVCEmpty {
-		// The packets of a flow without a state do not find their way out: an echo comes first.
+		// Packets of a flow without state are not routed out until an echo arrives.
 		j.ack(0)
 		j.deliver()
 		if h.Kind == EVCEmpty {
@@ -256,7 +257,7 @@ func (j *journey) turn() {
 			j.accepted++
 		}
 		if !accepted {
-			j.ack(0) // RFC 9293 section 3.10.7.4: what is not acceptable is answered
+			j.ack(0) // RFC 9293 section 3.10.7.4: unacceptable segments are acknowledged
 		}
 		if falsely {
 			j.falsely++
@@ -268,7 +269,7 @@ func (j *journey) turn() {
 	}
 }
 
-// ack has the client echo what it has, to arrive after a while.
+// ack makes the client send an echo of its TS.Recent, to arrive after a while.
 func (j *journey) ack(after uint32) {
 	if after > 0 && !j.disorder && len(j.echoes) > 0 && int32(j.echoes[len(j.echoes)-1].at-j.now-after) > 0 {
 		after = j.echoes[len(j.echoes)-1].at - j.now
@@ -284,7 +285,8 @@ func (j *journey) run(turns int) {
 	}
 }
 
-// calm is a round trip without loss; it says whether the client took the segment and the server read its timestamp.
+// calm is a round trip without loss. It reports whether the client accepted the segment and the
+// server read its timestamp.
 func (j *journey) calm() (accepted, exact bool) {
 	j.now += 1 + j.n.Half()/64
 	j.deliver()

@@ -18,15 +18,16 @@ func drawJourney(t *rapid.T) *journey {
 	return &journey{r: rand.New(rand.NewPCG(seed, 7)), n: n, host: newEVCHost(n, cookie), jitter: rapid.Bool().Draw(t, "jitter")}
 }
 
-// judge fails when a segment was rejected without need, or an echo came back as what it is not.
+// judge fails if a segment was rejected without need, or an echo was restored to a wrong timestamp.
 func (j *journey) judge(t *rapid.T) {
 	if j.falsely != 0 || j.wrong != 0 {
 		t.Fatalf("%d of %d segments falsely rejected, of the echoes %d exact, %d zero, %d wrong: %s", j.falsely, j.sent, j.exact, j.none, j.wrong, j.worst)
 	}
 }
 
-// TestEVC is T13 (protocol section 1.7): whatever is silent, lost or out of order, a strict client rejects nothing that comes in order, and the server
-// reads its own timestamps back, or 0 (Theorems 1 and 2).
+// TestEVC is T13 (protocol section 1.7): with any silence, loss or disorder, a strict client
+// rejects no segment that arrives in order, and the server reads its own timestamps back, or 0
+// (Theorems 1 and 2).
 func TestEVC(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		j := drawJourney(t)
@@ -39,7 +40,7 @@ func TestEVC(t *testing.T) {
 	})
 }
 
-// TestEVCRemints is T8: so it is while cookies change (Theorem 3).
+// TestEVCRemints is T8: the same holds while cookies change (Theorem 3).
 func TestEVCRemints(t *testing.T) {
 	mints := 0
 	rapid.Check(t, func(t *rapid.T) {
@@ -54,7 +55,7 @@ func TestEVCRemints(t *testing.T) {
 	}
 }
 
-// TestEVCStateLost is T9: so it is when the host forgets, again and again.
+// TestEVCStateLost is T9: the same holds when the host repeatedly loses its state.
 func TestEVCStateLost(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		j := drawJourney(t)
@@ -64,8 +65,9 @@ func TestEVCStateLost(t *testing.T) {
 	})
 }
 
-// TestEVCStateLostWhileReminting: what was lost may have been a new cookie that the client has and not echoed yet. Then a segment with the old one may be
-// rejected, and the answer to that brings the state back: the third round trip without loss is as ever.
+// TestEVCStateLostWhileReminting: the lost state may have had a new cookie that the client received
+// and has not echoed yet. Then a segment with the old cookie may be rejected, and the reply to it
+// restores the state: the third round trip without loss is normal.
 func TestEVCStateLostWhileReminting(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		j := drawJourney(t)
@@ -83,7 +85,8 @@ func TestEVCStateLostWhileReminting(t *testing.T) {
 	})
 }
 
-// TestCheetahFails: the paper's encoding does not pass what EVC passes, so the test sees what it is there for.
+// TestCheetahFails: the paper's encoding fails the test that EVC passes, so the test detects such
+// errors.
 func TestCheetahFails(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		j := drawJourney(t)

@@ -26,7 +26,7 @@ func TestShortCookiesNameTheirMember(t *testing.T) {
 				rt.Fatalf("id %d: cookie %#x names %d, %v", id, c, got, ok)
 			}
 		}
-		// Of all that there are just these read as cookies.
+		// Exactly these cookies are valid.
 		valid := 0
 		for c := uint16(0); c < 1<<(cookie.ShortBits-1); c++ {
 			if _, ok := cookie.DecodeShort(prf, c, secret); ok {

@@ -6,14 +6,15 @@ import (
 	"github.com/shuntlb/shunt/internal/ring"
 )
 
-// Secret is what member ids are shuffled with under a key (cookie_secret of bpf/lib/cookie.h): several cookies of one flow are no progression then. 0 stands for ids
-// in order, as keys of former builds have them.
+// Secret shuffles member ids under a key (cookie_secret of bpf/lib/cookie.h), so that several
+// cookies of one flow do not form a progression. 0 means ids in order, as with keys of earlier
+// builds.
 type Secret uint64
 
 // InOrder: ids are not shuffled.
 const InOrder Secret = 0
 
-// walk is how often shuffled and ordered go on beyond numbers that are not below the prime.
+// walk limits how often shuffled and ordered repeat for numbers that are not below the prime.
 const walk = 4
 
 // SecretOf returns the secret of a key, which is never InOrder.
@@ -23,12 +24,12 @@ func SecretOf(key [16]byte) Secret {
 	return Secret((s ^ s>>32) | 1<<63)
 }
 
-// factors are the three odd numbers that ids are multiplied by.
+// factors returns the three odd numbers that ids are multiplied by.
 func (s Secret) factors() [3]uint32 {
 	return [3]uint32{uint32(s>>15) | 1, uint32(s>>30) | 1, uint32(s>>45) | 1}
 }
 
-// orderOnce is a permutation of the numbers of so many bits, which shuffleOnce undoes.
+// orderOnce is a permutation of the numbers of width bits; shuffleOnce is its inverse.
 func (s Secret) orderOnce(y uint32, width uint) uint32 {
 	mask, half, f := uint32(1)<<width-1, (width+1)/2, s.factors()
 	y = (y + uint32(s)) * f[0] & mask
@@ -43,7 +44,7 @@ func (s Secret) shuffleOnce(y uint32, width uint) uint32 {
 	return ((y^y>>half)*reciprocal(f[0]) - uint32(s)) & mask
 }
 
-// reciprocal is 1 / m modulo 1 << 16, for odd m.
+// reciprocal returns 1 / m modulo 1 << 16, for odd m.
 func reciprocal(m uint32) uint32 {
 	x := uint32(1)
 	for range 5 {
@@ -52,7 +53,8 @@ func reciprocal(m uint32) uint32 {
 	return x
 }
 
-// shuffled is the number below the prime that stands for a member id; ordered is the member id that a number stands for.
+// shuffled returns the number below the prime that represents a member id; ordered returns the
+// member id of a number.
 func (s Secret) shuffled(id uint32, width uint, prime uint32) uint32 {
 	return s.walked(id, width, prime, s.shuffleOnce)
 }

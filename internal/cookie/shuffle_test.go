@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// least returns how far apart numbers are, at least, in units of any step: a progression of n members has a span of less than n.
+// least returns the smallest span of the numbers in units of any step: a progression of n members
+// has a span of less than n.
 func least(xs []uint32) uint32 {
 	best := uint32(prime)
 	scaled := make([]uint32, len(xs))
@@ -24,8 +25,10 @@ func least(xs []uint32) uint32 {
 	return best
 }
 
-// TestNoProgression: eight cookies of one flow for eight of ten members are numbers of one progression while ids are in order, and of none when they are shuffled. Whoever
-// reconnects from one port would else find all cookies of its flow, and the number of members, from a few of them.
+// TestNoProgression: eight cookies of one flow for eight of ten members are numbers of one
+// progression while ids are in order, and of none when they are shuffled. Otherwise a client that
+// reconnects from one port could compute all cookies of its flow, and the number of members, from a
+// few of them.
 func TestNoProgression(t *testing.T) {
 	const members, flows = 10, 60
 	r := rand.New(rand.NewPCG(11, 12))

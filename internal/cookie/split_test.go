@@ -6,7 +6,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestRestoreSplit: of a time that the mux saw within the last 2^20 - 1 ms, the echo of its timestamp says which one it was, whatever the cookie.
+// TestRestoreSplit: for any time that the mux saw within the last 2^20 - 1 ms, and any cookie, the
+// echo of its timestamp restores that time.
 func TestRestoreSplit(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		newest, age := rapid.Uint32().Draw(t, "newest"), rapid.Uint32Range(0, 1<<20-1).Draw(t, "age")
@@ -14,7 +15,7 @@ func TestRestoreSplit(t *testing.T) {
 		own := newest - age
 		stamp := SplitBits.Place(own, uint32(carried))
 		if stamp == 1 && own&(1<<20-1) == 0 {
-			return // 0 is no timestamp
+			return // 0 is not a timestamp
 		}
 		if got := RestoreSplit(stamp, newest); got != own || uint16(SplitBits.Cookie(stamp)) != carried {
 			t.Fatalf("%#x with cookie %#x became %#x, and came back as %#x with %#x", own, carried, stamp, got, SplitBits.Cookie(stamp))
@@ -22,7 +23,8 @@ func TestRestoreSplit(t *testing.T) {
 	})
 }
 
-// TestSplitKeepsOrder: what a server sends within 2^19 ms, its client takes in that order (RFC 7323 section 5.2; lemma 1 of protocol section 1.2).
+// TestSplitKeepsOrder: a client accepts the segments that a server sends within 2^19 ms in their
+// order (RFC 7323 section 5.2; lemma 1 of protocol section 1.2).
 func TestSplitKeepsOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		first, later := rapid.Uint32().Draw(t, "first"), rapid.Uint32Range(0, 1<<19-1).Draw(t, "later")

@@ -35,7 +35,7 @@ func drawStamp(t *rapid.T) (n TimeBits, time, cookie uint32) {
 	return n, rapid.Uint32().Draw(t, "time"), rapid.Uint32Max(1<<(32-n)-1).Draw(t, "cookie")
 }
 
-// TestStampComesBack: time and cookie come back from a stamp, and no stamp is 0.
+// TestStampComesBack: time and cookie can be read back from a stamp, and no stamp is 0.
 func TestStampComesBack(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n, time, cookie := drawStamp(t)
@@ -52,8 +52,9 @@ func TestStampComesBack(t *testing.T) {
 	})
 }
 
-// TestStampOrder is Lemma 1 (protocol section 1.2): of two stamps with one cookie the second reads as the later one, by RFC 7323's comparison, as long as it
-// is less than Half ahead, and as an older one from there to twice that.
+// TestStampOrder is Lemma 1 (protocol section 1.2): of two stamps with one cookie, RFC 7323's
+// comparison considers the second one later if it is less than Half ahead, and older from there to
+// twice that.
 func TestStampOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n, time, cookie := drawStamp(t)

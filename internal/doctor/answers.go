@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// answersLeave checks that the default routes, which lead to clients, leave by the uplink alone: host_out is there, and answers that leave by another device
-// keep the server's address.
+// answersLeave checks that the default routes, which lead to clients, use only the uplink, because
+// host_out is attached there, and replies that leave by another device keep the server's address.
 func (e *examination) answersLeave() {
 	const check = "answers"
 	found := false
@@ -18,7 +18,7 @@ func (e *examination) answersLeave() {
 		}
 		devices, err := e.m.RouteDevices(client)
 		if err != nil {
-			continue // no default route: clients, if any, have routes of their own
+			continue // no default route: clients, if any, have other routes
 		}
 		found = true
 		others := slices.DeleteFunc(slices.Clone(devices), func(d string) bool { return d == e.o.Interface })
@@ -40,15 +40,16 @@ func (e *examination) answersLeave() {
 	}
 }
 
-// Cures of firewalls, for a server at DIP with its service at PORT.
+// Commands for firewalls, for a server at DIP with its service at PORT.
 const (
 	notrackCure = "nft 'add table inet shunt; add chain inet shunt answers { type filter hook prerouting priority raw; }; add rule inet shunt answers ip saddr DIP tcp sport PORT notrack'" +
 		" for each server, ip6 for IPv6: see docs/ops/host.md"
 	acceptCure = "nft insert rule %s %s ct state untracked accept, and " + notrackCure
 )
 
-// firewall looks for rules that drop answers of servers behind a device. host_in delivers packets to servers past netfilter, so connection tracking sees their
-// answers without what they answer: SYN-ACKs are invalid, other answers new.
+// firewall checks for rules that drop replies of servers behind a device. host_in delivers packets
+// to servers past netfilter, so connection tracking sees only the replies: SYN-ACKs are invalid,
+// others new.
 func (e *examination) firewall() {
 	const check = "firewall"
 	rules, err := e.m.Firewall()
@@ -76,11 +77,13 @@ func (e *examination) firewall() {
 // drop is a rule that drops forwarded packets.
 type drop struct {
 	table, chain, rule string // "inet filter", "forward", "ct state invalid drop"
-	invalid            bool   // it drops what connection tracking calls invalid; else whatever no rule before it accepts
+	// it drops packets in connection tracking state invalid; else all packets that no earlier rule
+	// accepts
+	invalid bool
 }
 
-// forwardDrops finds the rules of a ruleset, as nft list ruleset or iptables-save prints it, that drop answers which connection tracking sees alone. Chains count
-// that the kernel reaches from the forward hook.
+// forwardDrops returns the rules of a ruleset, in the format of nft list ruleset or iptables-save,
+// that drop replies without a tracked request. Only chains that the forward hook reaches count.
 func forwardDrops(ruleset string) []drop {
 	if strings.Contains(ruleset, "*filter\n") {
 		return savedDrops(ruleset)
@@ -121,7 +124,7 @@ func forwardDrops(ruleset string) []drop {
 	return out
 }
 
-// plainRule is a rule of nftables without its counter and comment.
+// plainRule returns a rule of nftables without its counter and comment.
 func plainRule(line string) string {
 	words := strings.Fields(line)
 	var out []string
@@ -139,7 +142,7 @@ func plainRule(line string) string {
 	return strings.Join(out, " ")
 }
 
-// reached lists the chains of a table that the forward hook leads to, in their order.
+// reached returns the chains of a table that the forward hook leads to, in their order.
 func reached(chains map[string][]string, order []string) (out []string) {
 	is := map[string]bool{}
 	var walk func(string)
@@ -170,7 +173,7 @@ func reached(chains map[string][]string, order []string) (out []string) {
 	return out
 }
 
-// dropOf tells whether a rule drops answers.
+// dropOf reports whether a rule drops replies.
 func dropOf(rule string) (drop, bool) {
 	switch {
 	case strings.HasPrefix(rule, "type filter hook forward ") && strings.HasSuffix(rule, "policy drop;"):
@@ -183,7 +186,8 @@ func dropOf(rule string) (drop, bool) {
 	return drop{}, false
 }
 
-// savedDrops is forwardDrops of what iptables-save prints: of its table filter all chains but INPUT and OUTPUT.
+// savedDrops is forwardDrops for the output of iptables-save: for its table filter all chains
+// except INPUT and OUTPUT.
 func savedDrops(saved string) (out []drop) {
 	notrack := strings.Contains(saved, "NOTRACK") || strings.Contains(saved, "--notrack")
 	table := ""

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// firewalld is what firewalld has for forwarded packets, in short.
+// firewalld is a short form of firewalld's rules for forwarded packets.
 const firewalld = `table inet firewalld {
 	chain filter_PREROUTING {
 		type filter hook prerouting priority filter + 10; policy accept;
@@ -45,7 +45,8 @@ const (
 	natOnly     = "table ip nat {\n\tchain post {\n\t\ttype nat hook postrouting priority srcnat; policy accept;\n\t\tmasquerade\n\t}\n}\n"
 )
 
-// TestForwardDrops: rules that drop answers are found where the forward hook leads to them, and those that servers' answers are exempt from are not.
+// TestForwardDrops: rules that drop replies are found in the chains of the forward hook, except
+// those that replies of servers are exempt from.
 func TestForwardDrops(t *testing.T) {
 	for _, c := range []struct {
 		name, rules string
@@ -73,7 +74,7 @@ func TestForwardDrops(t *testing.T) {
 	}
 }
 
-// TestAnswersLeave: second uplinks and firewalls are found, each family for itself.
+// TestAnswersLeave: second uplinks and firewalls are found, separately for each family.
 func TestAnswersLeave(t *testing.T) {
 	for _, c := range []struct {
 		name  string

@@ -1,4 +1,5 @@
-// Package doctor checks whether a machine can be a mux, a host or a plain server, and says the command that cures what is wrong.
+// Package doctor checks whether a machine is suitable as a mux, a host or a plain server, and
+// returns a command that fixes each problem.
 package doctor
 
 import (
@@ -6,17 +7,18 @@ import (
 	"net/netip"
 )
 
-// Status is how a check went.
+// Status is the outcome of a check.
 type Status string
 
-// Warnings do not keep a node from working; failures do.
+// A node works despite warnings, but not with failures.
 const (
 	OK   Status = "ok"
 	Warn Status = "warn"
 	Fail Status = "fail"
 )
 
-// Result is one check: what was found, and the command that cures it, empty when nothing is to be cured.
+// Result is the result of one check: the finding, and the command that fixes it, empty if there is
+// nothing to fix.
 type Result struct {
 	Check  string `json:"check"`
 	Status Status `json:"status"`
@@ -24,26 +26,27 @@ type Result struct {
 	Cure   string `json:"cure,omitempty"`
 }
 
-// Options say what the machine shall be.
+// Options describes the intended use of the machine.
 type Options struct {
 	Role      Role
 	Interface string
-	// MTU of the underlay in bytes, IP header included.
+	// MTU is that of the underlay in bytes, IP header included.
 	MTU int
 	// State is the agent's state directory.
 	State string
-	// Of servers: VIPs are those that it shall have, none: those on its loopback. Tunnels are the devices that take packets out of
-	// their tunnels, none: those of the kernel's tunnel kinds. GUE: packets come in GUE. TunnelSources are as in the Network.
+	// For servers: VIPs are the expected ones; empty: those on its loopback. Tunnels are the
+	// devices that decapsulate packets; empty: those of the kernel's tunnel kinds. GUE: packets
+	// arrive in GUE. TunnelSources are as in the Network.
 	VIPs          []netip.Addr
 	Tunnels       []string
 	GUE           bool
 	TunnelSources []netip.Prefix
 }
 
-// Role is what the machine shall be.
+// Role is the intended role of the machine.
 type Role string
 
-// Roles that the doctor knows.
+// Roles that can be checked.
 const (
 	Mux  Role = "mux"
 	Host Role = "host"
@@ -51,7 +54,7 @@ const (
 	Server Role = "server"
 )
 
-// Interface is what the checks ask of the interface.
+// Interface holds the properties of an interface for the checks.
 type Interface struct {
 	Up     bool
 	MTU    int
@@ -59,87 +62,89 @@ type Interface struct {
 	Index  int
 }
 
-// XDP is what the driver of the interface says of native XDP.
+// XDP describes the driver's support for native XDP.
 type XDP struct {
 	Native bool
-	// Attached is the name of the program that is attached now; empty for none.
+	// Attached is the name of the attached program; empty for none.
 	Attached string
 }
 
 // VethPeer is the other end of a veth.
 type VethPeer struct {
-	// Command comes before ip and ethtool to reach it: "ip netns exec NAME ", or nothing.
+	// Command is the prefix of ip and ethtool commands for it: "ip netns exec NAME ", or empty.
 	Command    string
 	Name       string
 	TxChecksum bool
 	GRO        bool
 }
 
-// Tunnel is a device of the kernel that takes packets out of tunnels.
+// Tunnel is a device of the kernel that decapsulates packets.
 type Tunnel struct {
 	Name, Kind string
 	Up         bool
-	// Local and Remote are the outer addresses that it takes packets to and from; invalid for any.
+	// Local and Remote are the outer addresses of packets that it accepts; invalid for any.
 	Local, Remote netip.Addr
-	// Inner4 and Inner6 tell which packets it takes out.
+	// Inner4 and Inner6 report which packets it decapsulates.
 	Inner4, Inner6 bool
 }
 
-// Address is an address of the machine, with the prefix length that it was given.
+// Address is an address of the machine, with its prefix length.
 type Address struct {
 	Prefix netip.Prefix
 	Device string
 }
 
-// Way is how packets leave: by which device, of which MTU, and with which MSS if the route says one.
+// Way is the route of packets: the device, its MTU, and the MSS if the route sets one.
 type Way struct {
 	Device      string
 	MTU, AdvMSS int
 }
 
-// Machine is what the checks read. Local is the real one.
+// Machine is the source of data for the checks. Local is the real one.
 type Machine interface {
-	// Kernel is the release: "6.12.1-amd64".
+	// Kernel returns the release: "6.12.1-amd64".
 	Kernel() (string, error)
-	// Capabilities is the effective set, a bit per capability (capabilities(7)).
+	// Capabilities returns the effective set, a bit per capability (capabilities(7)).
 	Capabilities() (uint64, error)
-	// BTF tells whether the kernel carries its types.
+	// BTF reports whether the kernel has BTF.
 	BTF() (bool, error)
-	// BPFFS tells whether a bpf filesystem is mounted at the path.
+	// BPFFS reports whether a bpf filesystem is mounted at the path.
 	BPFFS(path string) (bool, error)
-	// ForeignPins lists the objects of others that agents put aside below the path.
+	// ForeignPins returns the objects of others that agents moved aside below the path.
 	ForeignPins(path string) ([]string, error)
 	// Sysctl reads a setting, its key with slashes.
 	Sysctl(key string) (string, error)
-	// Interface finds an interface by name; the error says which there are.
+	// Interface returns an interface by name; the error lists the existing ones.
 	Interface(name string) (Interface, error)
-	// XDP reads what the driver can do.
+	// XDP returns the capabilities of the driver.
 	XDP(name string) (XDP, error)
-	// LRO tells whether large receive offload is on.
+	// LRO reports whether large receive offload is on.
 	LRO(name string) (bool, error)
-	// VethPeer finds the other end of a veth; false when it cannot be reached from here.
+	// VethPeer returns the other end of a veth; false if it is not accessible from here.
 	VethPeer(name string) (VethPeer, bool, error)
-	// ProbeXDP, ProbeTCX and ProbeArray try what the data planes are built on.
+	// ProbeXDP, ProbeTCX and ProbeArray try kernel features that the data planes need.
 	ProbeXDP() error
 	ProbeTCX(device int) error
 	ProbeArray() error
-	// Tunnels lists the tunnel devices.
+	// Tunnels returns the tunnel devices.
 	Tunnels() ([]Tunnel, error)
-	// Addresses lists the addresses of all devices.
+	// Addresses returns the addresses of all devices.
 	Addresses() ([]Address, error)
-	// Way looks up the route to an address, from one of the machine's own unless that is invalid.
+	// Way looks up the route to an address, from one of the machine's own unless from is invalid.
 	Way(from, to netip.Addr) (Way, error)
-	// RouteDevices names the devices of all next hops of the route to an address.
+	// RouteDevices returns the devices of all next hops of the route to an address.
 	RouteDevices(to netip.Addr) ([]string, error)
-	// Firewall lists the rules of netfilter, as nft list ruleset and iptables-save print them; none where there is no such command.
+	// Firewall returns the rules of netfilter, in the format of nft list ruleset and iptables-save;
+	// none if these commands do not exist.
 	Firewall() ([]string, error)
-	// LockedOut is why no manager takes the node with this state directory, as its agent wrote it; empty when one does, or there is no node.
+	// LockedOut returns the reason why no manager accepts the node with this state directory, as
+	// its agent wrote it; empty if one does, or there is no node.
 	LockedOut(state string) (string, error)
-	// TakesGUE tells whether the kernel takes packets out of GUE, over IPv6 or IPv4.
+	// TakesGUE reports whether the kernel decapsulates GUE, over IPv6 or IPv4.
 	TakesGUE(is6 bool) (bool, error)
 }
 
-// Run makes every check of the role, in a fixed order.
+// Run runs every check of the role, in a fixed order.
 func Run(m Machine, o Options) []Result {
 	e := &examination{m: m, o: o}
 	e.kernel()
@@ -165,7 +170,7 @@ func Run(m Machine, o Options) []Result {
 	return e.results
 }
 
-// RunBasics makes the checks that need no interface and no role: kernel, capabilities, BTF.
+// RunBasics runs the checks that need no interface and no role: kernel, capabilities, BTF.
 func RunBasics(m Machine) []Result {
 	e := &examination{m: m}
 	e.kernel()
@@ -174,7 +179,7 @@ func RunBasics(m Machine) []Result {
 	return e.results
 }
 
-// Failed tells whether a check failed.
+// Failed reports whether a check failed.
 func Failed(results []Result) bool {
 	for _, r := range results {
 		if r.Status == Fail {

@@ -8,7 +8,7 @@ import (
 
 func options(role Role) Options { return Options{Role: role, Interface: "eth0", MTU: 1500} }
 
-// TestCapabilitiesOfUnits: the capabilities that the service units leave are enough.
+// TestCapabilitiesOfUnits: the capabilities that the service units keep are sufficient.
 func TestCapabilitiesOfUnits(t *testing.T) {
 	m := NewFake()
 	m.Caps = 1<<5 | 1<<6 | 1<<7 | 1<<10 | 1<<12 | 1<<13 | 1<<24 | 1<<38 | 1<<39
@@ -41,7 +41,7 @@ func TestHealthy(t *testing.T) {
 	}
 }
 
-// veth turns eth0 into a veth whose other end is in the namespace fabric.
+// veth changes eth0 to a veth whose other end is in the namespace fabric.
 func veth(f *Fake) { f.Links["eth0"] = Interface{Up: true, MTU: 1600, Driver: "veth"} }
 
 // link changes eth0.
@@ -51,7 +51,8 @@ func link(f *Fake, change func(*Interface)) {
 	f.Links["eth0"] = i
 }
 
-// TestEachCheck breaks one thing at a time: exactly that check fails or warns, and says the cure.
+// TestEachCheck breaks one thing at a time: exactly that check fails or warns, and returns the
+// cure.
 func TestEachCheck(t *testing.T) {
 	refused := errors.New("operation not permitted")
 	cases := []struct {
@@ -123,14 +124,14 @@ func TestNoInterface(t *testing.T) {
 	}
 }
 
-// A loose filter lets through what is reached by any interface.
+// TestLooseFilter: a loose filter accepts sources that are reachable by any interface.
 func TestLooseFilter(t *testing.T) {
 	if Failed(Run(NewFake().With("net/ipv4/conf/eth0/rp_filter", "2").With("net/ipv4/conf/all/rp_filter", "1"), options(Host))) {
 		t.Error("failed")
 	}
 }
 
-// Shunt's own program is not in the way.
+// TestOwnProgram: Shunt's own program does not fail the check.
 func TestOwnProgram(t *testing.T) {
 	machine := NewFake()
 	machine.Native.Attached = muxProgram

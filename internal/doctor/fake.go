@@ -6,7 +6,8 @@ import (
 	"net/netip"
 )
 
-// Fake is a machine in memory. The zero value lacks everything; NewFake is in perfect health.
+// Fake is a machine in memory. The zero value lacks everything; NewFake returns one that passes all
+// checks.
 type Fake struct {
 	Release  string
 	Caps     uint64
@@ -24,12 +25,12 @@ type Fake struct {
 	MapError error
 	Locked   string
 	Foreign  []string // pins
-	// Of servers; a way is found by its source, or by its destination without one.
+	// Fields of servers; a way is found by its source, or by its destination if there is no source.
 	Devices []Tunnel
 	Own     []Address
 	Ways    map[netip.Addr]Way
 	GUE     map[bool]bool // by whether it is over IPv6
-	// Routes are the devices of the default routes, by whether it is IPv6's.
+	// Routes holds the devices of the default routes, by whether it is IPv6's.
 	Routes   map[bool][]string
 	Rules    []string
 	NoRules  error
@@ -38,7 +39,7 @@ type Fake struct {
 	NoDevice error
 }
 
-// NewFake is a machine with one interface, eth0, that can be everything.
+// NewFake returns a machine with one interface, eth0, that is suitable for every role.
 func NewFake() *Fake {
 	return &Fake{
 		Release: "6.12.1-amd64", Caps: 1<<41 - 1, HasBTF: true, Mounted: true,
@@ -52,7 +53,8 @@ func NewFake() *Fake {
 	}
 }
 
-// NewFakeServer is a machine with one interface, eth0, that serves 203.0.113.10 and 2001:db8:f::10 without a host agent.
+// NewFakeServer returns a machine with one interface, eth0, that serves 203.0.113.10 and
+// 2001:db8:f::10 without a host agent.
 func NewFakeServer() *Fake {
 	vip4, vip6 := netip.MustParseAddr("203.0.113.10"), netip.MustParseAddr("2001:db8:f::10")
 	dip4, dip6 := netip.MustParseAddr("10.20.1.11"), netip.MustParseAddr("2001:db8:20:1::11")

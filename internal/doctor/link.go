@@ -6,11 +6,11 @@ import (
 	"strings"
 )
 
-// Bytes that tunnels add and packets need.
+// Sizes of tunnel headers and packets in bytes.
 const (
 	// maxOuter is the longest outer header, IPv6 (RFC 8200 section 3).
 	maxOuter = 40
-	// minInner is the least MTU that IPv6 allows inside the tunnel (RFC 8200 section 5).
+	// minInner is the minimum MTU of IPv6 inside the tunnel (RFC 8200 section 5).
 	minInner = 1280
 )
 
@@ -43,7 +43,7 @@ func (e *examination) link() {
 	e.lro()
 }
 
-// mtu: a tunnel takes 20 or 40 bytes of it. Hosts clamp the segments of TCP to what is left.
+// mtu checks the MTU: a tunnel needs 20 or 40 bytes of it. Hosts clamp TCP segments to the rest.
 func (e *examination) mtu(i Interface) {
 	const check = "mtu"
 	raise := func(mtu int) string { return fmt.Sprintf("ip link set dev %s mtu %d", e.o.Interface, mtu) }
@@ -59,8 +59,9 @@ func (e *examination) mtu(i Interface) {
 	}
 }
 
-// reversePath: tunnel packets have outer sources that no route leads to, and answers leave by another way. The larger of
-// the settings for all and for the interface holds; 1 is strict (RFC 3704 section 2.2).
+// reversePath checks rp_filter, because tunnel packets have outer sources without a route, and
+// replies leave by another path. The larger of the settings for all and for the interface applies;
+// 1 is strict (RFC 3704 section 2.2).
 func (e *examination) reversePath() {
 	const check = "rp_filter"
 	strict := []string{}
@@ -88,7 +89,7 @@ func (e *examination) reversePath() {
 	e.fail(check, "sysctl -w "+strings.Join(strict, "=0 ")+"=0", "%s is 1, must be 0: packets whose source is not reached by %s are dropped", strings.Join(strict, " and "), e.o.Interface)
 }
 
-// xdp: whether the driver runs programs itself, and whether another one is in the way.
+// xdp checks whether the driver supports native XDP, and whether another program is attached.
 func (e *examination) xdp() {
 	const check = "native xdp"
 	x, err := e.m.XDP(e.o.Interface)
@@ -106,7 +107,8 @@ func (e *examination) xdp() {
 	}
 }
 
-// lro: aggregated packets are no frames; drivers refuse native XDP with it.
+// lro checks large receive offload, because aggregated packets are no frames, and drivers refuse
+// native XDP with it.
 func (e *examination) lro() {
 	on, err := e.m.LRO(e.o.Interface)
 	switch {
@@ -119,7 +121,8 @@ func (e *examination) lro() {
 	}
 }
 
-// veth: the other end must finish checksums before XDP sees the frames, and must poll for those that XDP sends.
+// veth checks the other end, which must complete checksums before XDP sees the frames, and must
+// poll for those that XDP sends.
 func (e *examination) veth() {
 	const check = "veth peer"
 	peer, reachable, err := e.m.VethPeer(e.o.Interface)

@@ -11,7 +11,7 @@ import (
 	"github.com/shuntlb/shunt/internal/netdev"
 )
 
-// TestRulesOfThisKernel reads rules and routes as nft and ip make them in a namespace.
+// TestRulesOfThisKernel reads rules and routes that nft and ip create in a namespace.
 func TestRulesOfThisKernel(t *testing.T) {
 	name := fmt.Sprintf("doctor-%d", os.Getpid())
 	if err := netdev.CreateNamespace(name); err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/shuntlb/shunt/internal/netdev"
 )
 
-// Local is this machine, in the present network namespace.
+// Local is this machine, in the current network namespace.
 type Local struct{}
 
 // Kernel implements Machine.

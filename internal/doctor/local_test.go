@@ -2,7 +2,7 @@ package doctor
 
 import "testing"
 
-// TestLocal: every question can be put to this machine; the answers are its own business.
+// TestLocal runs every check on this machine, whatever the results.
 func TestLocal(t *testing.T) {
 	for _, role := range []Role{Mux, Host, Server} {
 		for _, r := range Run(Local{}, Options{Role: role, Interface: "lo", MTU: 1500}) {

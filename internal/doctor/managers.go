@@ -1,6 +1,6 @@
 package doctor
 
-// managers checks whether managers take the node of this machine, once it has joined.
+// managers checks whether managers accept the node of this machine, once it has joined.
 func (e *examination) managers() {
 	const check = "managers"
 	switch why, err := e.m.LockedOut(e.o.State); {

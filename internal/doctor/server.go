@@ -16,17 +16,17 @@ const (
 	ip4Header = 20
 	ip6Header = 40
 	tcpHeader = 20
-	// gueHeader counts UDP, GUE and its private data.
+	// gueHeader is the size of UDP, GUE and its private data.
 	gueHeader = 24
 )
 
-// Addresses that stand for clients: of no network (RFC 5737, RFC 3849), so that the default route leads to them.
+// Sample client addresses: of no network (RFC 5737, RFC 3849), so that the default route applies.
 var (
 	someClient4 = netip.MustParseAddr("192.0.2.1")
 	someClient6 = netip.MustParseAddr("2001:db8::1")
 )
 
-// server makes the checks of a server that takes packets out of their tunnels itself and owns the VIPs.
+// server runs the checks of a server that decapsulates packets itself and owns the VIPs.
 func (e *examination) server() {
 	i, err := e.m.Interface(e.o.Interface)
 	if err != nil {
@@ -76,7 +76,7 @@ func (e *examination) server() {
 	e.unneeded("ipv6 forwarding", "net/ipv6/conf/all/forwarding", has6)
 }
 
-// vips are the VIPs that the machine shall have, each checked.
+// vips returns the VIPs that the machine is expected to have, after checking each.
 func (e *examination) vips(own []Address) []netip.Addr {
 	const check, loopback = "vip", "lo"
 	vips := e.o.VIPs
@@ -111,7 +111,8 @@ func (e *examination) vips(own []Address) []netip.Addr {
 	return vips
 }
 
-// tunnel checks that a device takes packets of a family out of tunnels, and returns its name, empty when none does.
+// tunnel checks that a device decapsulates packets of a family, and returns its name, empty if none
+// does.
 func (e *examination) tunnel(check, family string, is6 bool, own []Address) string {
 	all, err := e.m.Tunnels()
 	if err != nil {
@@ -127,7 +128,7 @@ func (e *examination) tunnel(check, family string, is6 bool, own []Address) stri
 		if slices.ContainsFunc(all, func(t Tunnel) bool { return t.Name == name }) {
 			continue
 		}
-		// Of another kind, or none: whoever named it knows what it takes out.
+		// Of another kind, or missing: assume that a device given by name decapsulates all packets.
 		i, err := e.m.Interface(name)
 		if err != nil {
 			note("name one that there is: shunt doctor --tunnel NAME", "%v", err)
@@ -138,7 +139,8 @@ func (e *examination) tunnel(check, family string, is6 bool, own []Address) stri
 	all = slices.DeleteFunc(slices.Clone(all), func(t Tunnel) bool {
 		return len(e.o.Tunnels) > 0 && !slices.Contains(e.o.Tunnels, t.Name) || is6 && !t.Inner6 || !is6 && !t.Inner4
 	})
-	// Tunnels are of the family of the DIP, which is the VIP's, but where the host's address is of the other one.
+	// Tunnels are of the family of the DIP, which is the VIP's, unless the host's address is of the
+	// other one.
 	usual := func(t Tunnel) bool { return t.Kind == "ipip" && !is6 || t.Kind == "ip6tnl" && is6 }
 	if slices.ContainsFunc(all, usual) {
 		all = slices.DeleteFunc(all, func(t Tunnel) bool { return (t.Kind == "sit" || t.Kind == "ip6tnl") && !usual(t) })
@@ -164,7 +166,8 @@ func (e *examination) tunnel(check, family string, is6 bool, own []Address) stri
 	return ""
 }
 
-// makeTunnel is the command that makes the device of docs/ops/plain-servers.md for packets of a family.
+// makeTunnel returns the command that creates the device of docs/ops/plain-servers.md for packets
+// of a family.
 func makeTunnel(is6 bool, dip string) string {
 	name, kind := "shunt4", "ipip"
 	if is6 {
@@ -173,7 +176,7 @@ func makeTunnel(is6 bool, dip string) string {
 	return fmt.Sprintf("ip link add name %s type %s local %s remote any; ip link set dev %[1]s up", name, kind, dip)
 }
 
-// dip is the first address of the interface of a family, else a word for it.
+// dip returns the first address of the interface of a family, else a placeholder.
 func (e *examination) dip(own []Address, is6 bool) string {
 	for _, a := range own {
 		if a.Device == e.o.Interface && a.Prefix.Addr().Is6() == is6 && !a.Prefix.Addr().IsLinkLocalUnicast() {
@@ -183,7 +186,7 @@ func (e *examination) dip(own []Address, is6 bool) string {
 	return "DIP"
 }
 
-// gue checks that GUE's port is the kernel's.
+// gue checks that the kernel listens on GUE's port.
 func (e *examination) gue(family string, is6 bool) {
 	cure := fmt.Sprintf("ip fou add port %d gue", guePort)
 	if is6 {
@@ -199,7 +202,8 @@ func (e *examination) gue(family string, is6 bool) {
 	}
 }
 
-// conf reads what holds for an interface: the larger of its own IPv4 setting and that for all.
+// conf returns the effective setting of an interface: the larger of its own IPv4 setting and that
+// for all.
 func (e *examination) conf(check, key, device string) (int, bool) {
 	most := 0
 	for _, dev := range []string{"all", device} {
@@ -217,13 +221,13 @@ func (e *examination) conf(check, key, device string) (int, bool) {
 	return most, true
 }
 
-// setConf is the command that sets an IPv4 setting of an interface, whose name may have dots.
+// setConf returns the command that sets an IPv4 setting of an interface, whose name may have dots.
 func setConf(device, key string, value int) string {
 	return fmt.Sprintf("sysctl -w net/ipv4/conf/%s/%s=%d", device, key, value)
 }
 
-// inwards: packets out of the tunnel have sources that are reached by another device, and the outer ones those of muxes. 1 is strict, 2
-// loose (RFC 3704 section 2).
+// inwards checks rp_filter, because decapsulated packets have sources that are reached by another
+// device, and the outer sources are those of muxes. 1 is strict, 2 loose (RFC 3704 section 2).
 func (e *examination) inwards(tunnel string, own []Address) {
 	const check, key = "rp_filter", "rp_filter"
 	inner, ok := e.conf(check, key, tunnel)
@@ -253,8 +257,8 @@ func (e *examination) inwards(tunnel string, own []Address) {
 	}
 }
 
-// arp: the kernel answers for the addresses of all its devices on each, and asks in the name of whatever address it sends from
-// (arp_ignore and arp_announce, ip-sysctl).
+// arp checks arp_ignore and arp_announce (ip-sysctl), because by default the kernel replies for the
+// addresses of all its devices on each device, and uses any source address in its own requests.
 func (e *examination) arp(vips []netip.Addr, own []Address) {
 	inside := slices.ContainsFunc(vips, func(vip netip.Addr) bool {
 		return slices.ContainsFunc(own, func(a Address) bool { return a.Device == e.o.Interface && a.Prefix.Contains(vip) })
@@ -282,7 +286,8 @@ func (e *examination) arp(vips []netip.Addr, own []Address) {
 	}
 }
 
-// answers: there is a way to clients, and it advertises no larger segments than fit the tunnel.
+// answers checks that there is a route to clients, and that it advertises no larger segments than
+// fit the tunnel.
 func (e *examination) answers(vip netip.Addr, own []Address) {
 	if !slices.ContainsFunc(own, func(a Address) bool { return a.Prefix.Addr() == vip }) {
 		return
@@ -315,7 +320,8 @@ func (e *examination) answers(vip netip.Addr, own []Address) {
 	e.ok("mss", "%s advertises %d, %d fit the tunnel", vip, mss, fits)
 }
 
-// unneeded: a server forwards nothing; one that does would send a packet for a VIP that it lacks back to the muxes.
+// unneeded checks that a server does not forward, because one that does would send packets for a
+// VIP that it lacks back to the muxes.
 func (e *examination) unneeded(check, key string, of bool) {
 	if !of {
 		return

@@ -14,7 +14,8 @@ func serverOptions() Options {
 	}
 }
 
-// A server that is set up as docs/ops/plain-servers.md says, whether its VIPs are named or found.
+// TestHealthyServer checks a server that is set up as in docs/ops/plain-servers.md, with VIPs given
+// or found.
 func TestHealthyServer(t *testing.T) {
 	want := []string{"kernel", "interface", "mtu", "vip", "vip", "ipv4 tunnel", "rp_filter", "ipv6 tunnel", "arp_ignore", "arp_announce", "mss", "mss", "ip_forward", "ipv6 forwarding"}
 	for _, named := range []bool{true, false} {
@@ -35,7 +36,7 @@ func TestHealthyServer(t *testing.T) {
 	}
 }
 
-// A server of one family is asked nothing about the other.
+// TestServerOfOneFamily: checks of the other family are skipped.
 func TestServerOfOneFamily(t *testing.T) {
 	m, o := NewFakeServer(), serverOptions()
 	o.VIPs = o.VIPs[:1]
@@ -61,7 +62,8 @@ const (
 	make6 = "ip link add name shunt6 type ip6tnl mode any local 2001:db8:20:1::11 remote any; ip link set dev shunt6 up"
 )
 
-// TestEachServerCheck breaks one thing at a time: exactly that check fails or warns, and says the cure.
+// TestEachServerCheck breaks one thing at a time: exactly that check fails or warns, and returns
+// the cure.
 func TestEachServerCheck(t *testing.T) {
 	vip4 := netip.MustParseAddr("203.0.113.10")
 	own := func(f *Fake, i int, prefix, device string) { f.Own[i] = Address{netip.MustParsePrefix(prefix), device} }
@@ -131,7 +133,7 @@ func TestEachServerCheck(t *testing.T) {
 	}
 }
 
-// Where hosts have IPv6 addresses, IPv4 comes in tunnels of IPv6.
+// TestServerBehindIPv6: if hosts have IPv6 addresses, IPv4 arrives in tunnels of IPv6.
 func TestServerBehindIPv6(t *testing.T) {
 	m := NewFakeServer().With("net/ipv4/conf/shunt6/rp_filter", "2")
 	m.Devices, m.Own[6].Device = m.Devices[1:], "shunt6"
@@ -142,7 +144,7 @@ func TestServerBehindIPv6(t *testing.T) {
 	}
 }
 
-// GUE takes 24 bytes more, and a port of the kernel.
+// TestServerOfGUE: GUE needs 24 bytes more, and a port of the kernel.
 func TestServerOfGUE(t *testing.T) {
 	o := serverOptions()
 	o.GUE = true
@@ -175,7 +177,7 @@ func TestServerOfGUE(t *testing.T) {
 	}
 }
 
-// Nobody said which VIPs, and none is there.
+// TestServerWithoutVIPs: no VIPs are given, and none is found.
 func TestServerWithoutVIPs(t *testing.T) {
 	m, o := NewFakeServer(), serverOptions()
 	m.Own, o.VIPs = append(m.Own[:2:2], m.Own[4:]...), nil

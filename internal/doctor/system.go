@@ -5,7 +5,8 @@ import (
 	"strings"
 )
 
-// Oldest kernel: 6.6 has tcx and links of it. Plain servers need tunnel devices and foo over UDP for both families: 4.7.
+// Oldest kernels: 6.6 has tcx and its links. Plain servers need tunnel devices and foo over UDP for
+// both families: 4.7.
 const (
 	minMajor       = 6
 	minMinor       = 6
@@ -13,10 +14,11 @@ const (
 	serverMinMinor = 7
 )
 
-// bpfDir is where the pins of the data planes live.
+// bpfDir is the directory of the data planes' pins.
 const bpfDir = "/sys/fs/bpf"
 
-// Capabilities that the agents need, by their bits (linux/capability.h): some of those that the service units leave.
+// needed lists capabilities that the agents need, with their bits (linux/capability.h): some of
+// those that the service units keep.
 var needed = []struct {
 	name string
 	bit  uint
@@ -106,7 +108,7 @@ func (e *examination) jit() {
 	value, err := e.m.Sysctl("net/core/bpf_jit_enable")
 	switch {
 	case err != nil:
-		// Kernels that always compile may have no such setting.
+		// Kernels that always compile may lack this setting.
 		e.ok(check, "always on")
 	case value == "0":
 		e.warn(check, "sysctl -w net.core.bpf_jit_enable=1", "net.core.bpf_jit_enable is 0: programs are interpreted")
@@ -115,7 +117,7 @@ func (e *examination) jit() {
 	}
 }
 
-// programs tries to load what the role is built on.
+// programs tries to load the programs and maps that the role needs.
 func (e *examination) programs() {
 	if err := e.m.ProbeArray(); err != nil {
 		e.fail("bpf arrays", rootCure, "%v", err)
@@ -138,14 +140,15 @@ func (e *examination) programs() {
 	e.ok("tcx", "tc programs load and attach by tcx")
 }
 
-// forwarding: the kernel looks routes up for the programs, and passes packets on where they cannot.
+// forwarding checks that the kernel forwards, because it looks up routes for the programs, and
+// forwards packets that they cannot.
 func (e *examination) forwarding() {
 	e.setting("ip_forward", "net/ipv4/ip_forward")
 	e.setting("ipv6 forwarding", "net/ipv6/conf/all/forwarding")
 }
 
-// stamps looks at what cookies in TCP timestamps need of servers that this machine runs in its own namespace: those of others have settings of
-// their own.
+// stamps checks the requirements of cookies in TCP timestamps for servers in this namespace.
+// Servers in other namespaces have settings of their own.
 func (e *examination) stamps() {
 	const check = "tcp timestamps"
 	value, err := e.m.Sysctl("net/ipv4/tcp_timestamps")
@@ -169,7 +172,7 @@ func (e *examination) stamps() {
 	}
 }
 
-// setting wants a setting to be 1.
+// setting requires a setting to be 1.
 func (e *examination) setting(check, key string) {
 	dotted := strings.ReplaceAll(key, "/", ".")
 	cure := fmt.Sprintf("sysctl -w %s=1", dotted)

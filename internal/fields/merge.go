@@ -8,19 +8,21 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// Conflict is a field that a source wants to have another value than its owners gave it.
+// Conflict is a field that a source sets to another value than its owners.
 type Conflict struct {
 	Wanted, Present Field
 	Owners          []string
 }
 
-// Apply makes said the whole opinion of the source: what it said before and does not say now goes, unless another
-// source says it too; what others say and it does not mention stays. Where others say something else, that is a
-// conflict and nothing is returned but the conflicts; with force the field changes hands. Owners come and go packed.
+// Apply replaces the content of a source by said. Fields that it set before and omits now are
+// removed unless another source sets them; fields of others that it does not mention stay. If
+// others set a field to another value, Apply returns only the conflicts; with force the field
+// changes its owner. Owners are passed and returned packed.
 //
-// An item whose last holder does not say it any more goes, with what others say of it. An item that is said and that
-// nobody holds is in the result: the caller finds what it lacks. Neither present nor said is modified, but the result
-// shares their values, or is said itself.
+// An item is removed when its last holder omits it, with the fields that others set in it. An item
+// that is set and that no source holds is in the result, so that the caller reports the missing
+// fields. Neither present nor said is modified, but the result shares their values, or is said
+// itself.
 func (s Schema) Apply(present proto.Message, owners []Owner, said proto.Message, source string, force bool) (proto.Message, []Owner, []Conflict) {
 	if alone(owners, source) && s.whole(said.ProtoReflect()) {
 		return said, []Owner{{source, []string{Everything}}}, nil
@@ -43,13 +45,13 @@ func (s Schema) Apply(present proto.Message, owners []Owner, said proto.Message,
 	return out, s.Pack(out, next), nil
 }
 
-// alone tells whether nobody but the source owns anything.
+// alone reports whether no other source owns any field.
 func alone(owners []Owner, source string) bool {
 	return len(owners) == 0 || len(owners) == 1 && owners[0].Source == source && len(owners[0].Fields) == 1 && owners[0].Fields[0] == Everything
 }
 
-// whole tells whether a message says anything, and all items in it are held: then everything in it is owned by who
-// says it.
+// whole reports whether a message sets any field, and all items in it are held. Its source then
+// owns everything in it.
 func (s Schema) whole(m protoreflect.Message) bool {
 	any, all := false, true
 	m.Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
@@ -66,7 +68,7 @@ func (s Schema) whole(m protoreflect.Message) bool {
 	return any && all
 }
 
-// nests tells whether a message can hold items.
+// nests reports whether a message can contain items.
 func (s Schema) nests(md protoreflect.MessageDescriptor) bool {
 	for i := range md.Fields().Len() {
 		if s.shape(md.Fields().Get(i)) == items {
@@ -76,7 +78,8 @@ func (s Schema) nests(md protoreflect.MessageDescriptor) bool {
 	return false
 }
 
-// claim finds who owns what when the source has its way, which items it names, and what others would lose by it.
+// claim returns the owners after the source's values are set, the items that it names, and the
+// conflicts with others.
 func (s Schema) claim(present proto.Message, owners Owners, said proto.Message, source string) (next Owners, named Set, conflicts []Conflict) {
 	old := map[string]Field{}
 	s.walk(present.ProtoReflect(), "", func(f Field) { old[f.Path] = f })
@@ -106,7 +109,7 @@ func (s Schema) claim(present proto.Message, owners Owners, said proto.Message, 
 	return owners, named, conflicts
 }
 
-// same tells whether two values are equal; two that are not valid are.
+// same reports whether two values are equal; two invalid ones are.
 func same(a, b protoreflect.Value) bool {
 	if !a.IsValid() || !b.IsValid() {
 		return a.IsValid() == b.IsValid()
@@ -114,12 +117,12 @@ func same(a, b protoreflect.Value) bool {
 	return a.Equal(b)
 }
 
-// builder puts a message together of what was there and what is said now.
+// builder builds a message from the old content and that of the source.
 type builder struct {
 	Schema
-	owned Set // by anybody, afterwards
-	named Set // items that are said now
-	kept  Set // fields that are there afterwards
+	owned Set // by any source, afterwards
+	named Set // items in the new content of the source
+	kept  Set // fields of the result
 }
 
 func (b *builder) has(path string) bool {
@@ -182,7 +185,7 @@ func cmpMessage(a, b protoreflect.Message) protoreflect.Message {
 	return b
 }
 
-// nested builds a message within a message. One that is empty is there only when somebody says so.
+// nested builds a message within a message. An empty one is kept only if a source sets it.
 func (b *builder) nested(out protoreflect.Message, fd protoreflect.FieldDescriptor, p string, old, said protoreflect.Message) {
 	one := b.message(old, said, p)
 	empty := true
@@ -195,8 +198,8 @@ func (b *builder) nested(out protoreflect.Message, fd protoreflect.FieldDescript
 	}
 }
 
-// items builds a list. When nobody else's items are in it, it is as it is said; otherwise what was there keeps its
-// place, and what is new follows.
+// items builds a list. If no other source has items in it, it equals the source's list; otherwise
+// existing items keep their places, and new ones follow.
 func (b *builder) items(out protoreflect.Message, fd protoreflect.FieldDescriptor, p string, old, said protoreflect.List) {
 	it := b.item(fd)
 	before, now := map[string]protoreflect.Message{}, map[string]protoreflect.Message{}

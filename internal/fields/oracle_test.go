@@ -17,7 +17,7 @@ import (
 	"github.com/shuntlb/shunt/internal/fields"
 )
 
-// words is what somebody says: a value for each path, named or held for an item.
+// words is the content that one source set: a value for each path, named or held for an item.
 type words map[string]string
 
 const (
@@ -25,10 +25,11 @@ const (
 	held  = "held"
 )
 
-// oracle keeps every source's words as they were said. What is there is what anybody says.
+// oracle keeps the content of every source as set. The object is their union.
 type oracle map[string]words
 
-// itemsOf are the paths of the items that a path lies in, outermost first, and itself when it is one.
+// itemsOf returns the paths of the items that contain a path, outermost first, including itself if
+// it is one.
 func itemsOf(path string) []string {
 	var out []string
 	depth := 0
@@ -45,7 +46,7 @@ func itemsOf(path string) []string {
 	return out
 }
 
-// mark says of each item whether it is held: a backend with its host, an endpoint with such a backend.
+// mark marks each item as held or not: a backend with its host, an endpoint with such a backend.
 func (w words) mark() words {
 	out := maps.Clone(w)
 	for item := range w {
@@ -62,7 +63,7 @@ func (w words) mark() words {
 	return out
 }
 
-// apply returns the paths in conflict; without any, or with force, the source has its way.
+// apply returns the paths in conflict; without any, or with force, the source's values are set.
 func (o oracle) apply(source string, said words, force bool) []string {
 	var conflicts []string
 	said = said.mark()
@@ -100,7 +101,7 @@ func (o oracle) held(item string) bool {
 	return slices.ContainsFunc(slices.Collect(maps.Values(o)), func(w words) bool { return w[item] == held })
 }
 
-// all is what is there, and owned is who owns what: items by those who hold them.
+// all returns the object, and owned the owners of each field; items are owned by their holders.
 func (o oracle) all() (out words, owned map[string][]string) {
 	out, owned = words{}, map[string][]string{}
 	for source, theirs := range o {
@@ -120,8 +121,9 @@ func (o oracle) all() (out words, owned map[string][]string) {
 
 var ports = []string{"80", "443"}
 
-// drawService draws what a source says of a service, whole items only or parts too, and writes it down on its own. Two values at most for each field
-// make conflicts and agreement both likely.
+// drawService draws a source's content of a service, with complete items only or also partial ones,
+// and records it independently. With at most two values for each field, conflicts and agreement are
+// both likely.
 func drawService(rt *rapid.T, label string, whole bool) (*apiv1.Service, words) {
 	s, w := &apiv1.Service{Name: "web"}, words{}
 	says := func(what string) bool { return rapid.IntRange(0, 3).Draw(rt, label+" "+what) == 0 }
@@ -182,7 +184,8 @@ func drawService(rt *rapid.T, label string, whole bool) (*apiv1.Service, words) 
 	return s, w
 }
 
-// wordsOf writes down what a message says. An empty message that somebody owns and others filled is no field.
+// wordsOf returns the content of a message. An empty message that one source owns and others filled
+// is not a field.
 func wordsOf(m proto.Message) words {
 	out := words{}
 	for _, f := range convert.Schema.List(m) {
@@ -191,7 +194,7 @@ func wordsOf(m proto.Message) words {
 	return out
 }
 
-// state is one object as the package under test keeps it.
+// state is one object as stored by the package under test.
 type state struct {
 	content proto.Message
 	owners  []fields.Owner
@@ -213,8 +216,8 @@ func (st *state) expanded() map[string][]string {
 	return out
 }
 
-// TestMergeAsOracle: whatever sources say, the object is what the union of their words is, and a second time changes
-// nothing.
+// TestMergeAsOracle: for any content of sources the object is the union of it, and applying it
+// twice changes nothing.
 func TestMergeAsOracle(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		st, o := &state{content: &apiv1.Service{Name: "web"}}, oracle{}
@@ -268,7 +271,7 @@ func (o oracle) check(rt *rapid.T, st *state) {
 	}
 }
 
-// TestOrderOfSources: sources that contradict nobody, and say wholly what they say, may come in any order.
+// TestOrderOfSources: sources without conflicts, with complete items, may apply in any order.
 func TestOrderOfSources(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		type part struct {

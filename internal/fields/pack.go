@@ -8,22 +8,22 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Owner is one source and its fields, ordered, as they are written down.
+// Owner is one source and its fields, ordered, in stored form.
 type Owner struct {
 	Source string
 	Fields []string
 }
 
-// Equal tells whether the same is written down.
+// Equal reports whether the stored forms are equal.
 func (o Owner) Equal(p Owner) bool { return o.Source == p.Source && slices.Equal(o.Fields, p.Fields) }
 
-// Set is fields by their paths.
+// Set is a set of field paths.
 type Set map[string]struct{}
 
-// Owners are the fields that each source said. Of a field that several said, all said the same.
+// Owners holds the fields that each source set. Sources that set the same field set the same value.
 type Owners map[string]Set
 
-// of lists the sources that own a field, ordered.
+// of returns the sources that own a field, ordered.
 func (o Owners) of(path string) []string {
 	var out []string
 	for source, set := range o {
@@ -35,7 +35,7 @@ func (o Owners) of(path string) []string {
 	return out
 }
 
-// Expand writes packed owners with every path.
+// Expand returns packed owners with every path.
 func (s Schema) Expand(m proto.Message, packed []Owner) []Owner {
 	if len(packed) == 1 && alone(packed, packed[0].Source) {
 		var paths []string
@@ -51,14 +51,15 @@ func (s Schema) Expand(m proto.Message, packed []Owner) []Owner {
 	return out
 }
 
-// Everything stands for every field that is there, in the short form of owners.
+// Everything means every field that is present, in the packed form of owners.
 const Everything = "*"
 
-// except marks a field that Everything does not hold.
+// except marks a field that Everything does not include.
 const except = "!"
 
-// Pack writes owners short: of the source with the most fields only what it does not own. A service with ten thousand
-// backends has forty thousand fields, nearly all of one source.
+// Pack returns owners in a short form: for the source with the most fields only those that it does
+// not own, because a service with ten thousand backends has forty thousand fields, nearly all of
+// one source.
 func (s Schema) Pack(m proto.Message, owners Owners) []Owner {
 	most := ""
 	for _, source := range slices.Sorted(maps.Keys(owners)) {
@@ -91,7 +92,7 @@ func (s Schema) Pack(m proto.Message, owners Owners) []Owner {
 	return out
 }
 
-// Unpack reads what Pack and Expand write.
+// Unpack parses the output of Pack and Expand.
 func (s Schema) Unpack(m proto.Message, in []Owner) Owners {
 	out := make(Owners, len(in))
 	for _, o := range in {

@@ -8,8 +8,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// Name writes a path that tells items by number, "endpoints[0].port", with their keys in m. What is not in m stays as it
-// is.
+// Name converts a path with item numbers, "endpoints[0].port", to one with their keys in m. Parts
+// that are not in m stay unchanged.
 func (s Schema) Name(m proto.Message, path string) string {
 	out, _ := s.translate(m.ProtoReflect(), path, func(_ Item, list protoreflect.List, rest string) (int, string) {
 		digits, rest, _ := strings.Cut(rest, "]")
@@ -22,7 +22,8 @@ func (s Schema) Name(m proto.Message, path string) string {
 	return out
 }
 
-// Number writes a path with keys by the numbers that the items have in m, where all of them are.
+// Number converts a path with keys to one with the numbers of the items in m; found reports whether
+// all exist.
 func (s Schema) Number(m proto.Message, path string) (out string, found bool) {
 	return s.translate(m.ProtoReflect(), path, func(it Item, list protoreflect.List, rest string) (int, string) {
 		for i := range list.Len() {
@@ -34,8 +35,8 @@ func (s Schema) Number(m proto.Message, path string) (out string, found bool) {
 	}, byNumber)
 }
 
-// translate goes down a path. find takes an item's number and what follows its bracket from what follows "[", -1 for
-// an item that is not there.
+// translate follows a path. find gets the text after "[", and returns an item's number and the text
+// after its bracket, -1 for a missing item.
 func (s Schema) translate(
 	m protoreflect.Message, path string, find func(it Item, list protoreflect.List, rest string) (int, string),
 	write func(Item, protoreflect.Message, int) string,

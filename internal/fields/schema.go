@@ -1,9 +1,10 @@
-// Package fields tells the fields of a protobuf message apart by natural paths, remembers which source of changes said
-// which of them, and merges what sources say. It is pure.
+// Package fields identifies the fields of a protobuf message by natural paths, stores which source
+// of changes set which of them, and merges the content of sources. It is pure.
 //
-// A field is a scalar, a list of scalars, a duration, or a message that is there and empty. A list of messages has
-// items, told apart by key fields: `endpoints[tcp/80].backends[10.20.1.11:8080].weight` is a field, and the path of an
-// item itself, without what follows the bracket, stands for its being there.
+// A field is a scalar, a list of scalars, a duration, or an empty message that is present. A list
+// of messages has items, identified by key fields:
+// `endpoints[tcp/80].backends[10.20.1.11:8080].weight` is a field, and the path of an item itself,
+// without the part after the bracket, represents its presence.
 package fields
 
 import (
@@ -12,34 +13,35 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// Schema says of each message that is an item of a list how its items are told apart.
+// Schema describes the key of each message that is an item of a list.
 type Schema map[protoreflect.FullName]Item
 
-// Item is how items of one message are told apart.
+// Item describes the key of items of one message.
 type Item struct {
-	// Key are the fields that belong to the item itself: they are nobody's, and always there.
+	// Key are the fields that belong to the item itself: they have no owner, and are always
+	// present.
 	Key []protoreflect.Name
-	// Text writes the key.
+	// Text returns the key as text.
 	Text func(protoreflect.Message) string
-	// Needs is the field without which there can be no such item. A source that says it holds the item: the item is
-	// there for as long as somebody holds it. One that says less, as a drain does, only adds to what others hold. Of a
-	// list of items at least one must be held.
+	// Needs is the field without which such an item cannot exist. A source that sets it holds the
+	// item: the item exists while any source holds it. A source that sets other fields only, as a
+	// drain does, adds to an item of others. Of a list of items at least one must be held.
 	Needs protoreflect.Name
-	// Whole: nothing tells items apart for as long as they are there. A list of them is one value, a field of who says it;
-	// Text writes an item for people.
+	// Whole: items have no key. A list of them is one value, a field of the source that sets it;
+	// Text returns an item for people.
 	Whole bool
 }
 
-// duration is a message that is one value.
+// duration is a message that counts as one value.
 const duration protoreflect.FullName = "google.protobuf.Duration"
 
-// shape is what a field of a message is.
+// shape is the type of a field of a message.
 type shape int
 
 const (
 	leaf    shape = iota // one value
 	message              // fields of its own
-	items                // a list told apart by keys
+	items                // a list of items with keys
 )
 
 func (s Schema) shape(fd protoreflect.FieldDescriptor) shape {
@@ -54,7 +56,8 @@ func (s Schema) shape(fd protoreflect.FieldDescriptor) shape {
 	return message
 }
 
-// item says how items of a list are told apart. A list of messages without a key is a mistake in the schema.
+// item returns the description of items of a list. A list of messages without a key is an error in
+// the schema.
 func (s Schema) item(fd protoreflect.FieldDescriptor) Item {
 	it, ok := s[fd.Message().FullName()]
 	if !ok {
@@ -63,7 +66,7 @@ func (s Schema) item(fd protoreflect.FieldDescriptor) Item {
 	return it
 }
 
-// key names the fields that belong to a message's key; a message that is no item has none.
+// key returns the fields of a message's key; a message that is not an item has none.
 func (s Schema) key(m protoreflect.Message) []protoreflect.Name {
 	return s[m.Descriptor().FullName()].Key
 }
@@ -72,7 +75,7 @@ func isKey(fd protoreflect.FieldDescriptor, key []protoreflect.Name) bool {
 	return len(key) > 0 && slices.Contains(key, fd.Name())
 }
 
-// copyKey gives out the key of an item.
+// copyKey copies the key of an item.
 func copyKey(out, from protoreflect.Message, key []protoreflect.Name) {
 	for _, name := range key {
 		if fd := from.Descriptor().Fields().ByName(name); from.Has(fd) {

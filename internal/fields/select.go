@@ -7,7 +7,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// Select is what of a message the set names, with the keys of the items it lies in.
+// Select returns the fields of a message that are in the set, with the keys of the items that
+// contain them.
 func (s Schema) Select(m proto.Message, set Set) proto.Message {
 	in := m.ProtoReflect()
 	out, _ := s.choose(in, "", func(path string, _ bool) bool {
@@ -18,8 +19,8 @@ func (s Schema) Select(m proto.Message, set Set) proto.Message {
 	return out.Interface()
 }
 
-// Written is what of a message a text writes: says tells so of a path by numbers, "endpoints[0].port". Items are there
-// when they are written, with their keys.
+// Written returns the fields of a message that a text sets. says reports whether it sets a path
+// with numbers, "endpoints[0].port". Items that are written are included, with their keys.
 func (s Schema) Written(m proto.Message, says func(path string) bool) proto.Message {
 	in := m.ProtoReflect()
 	out, _ := s.choose(in, "", func(path string, _ bool) bool { return says(path) }, byNumber)
@@ -27,18 +28,19 @@ func (s Schema) Written(m proto.Message, says func(path string) bool) proto.Mess
 	return out.Interface()
 }
 
-// setName keeps the name of a whole object.
+// setName copies the name of a whole object.
 func setName(out, in protoreflect.Message) {
 	if fd := in.Descriptor().Fields().ByName("name"); fd != nil && in.Has(fd) {
 		out.Set(fd, in.Get(fd))
 	}
 }
 
-// How paths of items are written.
+// naturally and byNumber return the path element of an item.
 func naturally(it Item, one protoreflect.Message, _ int) string { return it.Text(one) }
 func byNumber(_ Item, _ protoreflect.Message, i int) string     { return fmt.Sprint(i) }
 
-// choose keeps the fields, and the messages and items that are there by themselves or hold a field that is kept.
+// choose copies the fields to keep, and the messages and items that are kept themselves or contain
+// a kept field.
 func (s Schema) choose(in protoreflect.Message, path string, keep func(path string, item bool) bool, key func(Item, protoreflect.Message, int) string) (out protoreflect.Message, any bool) {
 	out, own := in.New(), s.key(in)
 	copyKey(out, in, own)
@@ -71,8 +73,9 @@ func (s Schema) choose(in protoreflect.Message, path string, keep func(path stri
 	return out, any
 }
 
-// Restrict leaves in m, which is of in canonical form with defaults filled in, what is present in of: every value in its
-// one spelling. Items are in the same places. Where m has no value for what is present, of's is taken.
+// Restrict reduces m, which is the canonical form of of with defaults filled in, to the fields that
+// are present in of, so that every value has its one spelling. Items are in the same places. If m
+// has no value for a present field, it takes that of of.
 func (s Schema) Restrict(m, of proto.Message) { s.restrict(m.ProtoReflect(), of.ProtoReflect()) }
 
 func (s Schema) restrict(m, of protoreflect.Message) {

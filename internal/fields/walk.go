@@ -13,22 +13,22 @@ import (
 // Field is one field with its value.
 type Field struct {
 	Path string
-	// Value is not valid for an item, and for a message that is there and empty.
+	// Value is invalid for an item, and for an empty message that is present.
 	Value protoreflect.Value
-	// write writes an item of Value, which is a list of them (Item.Whole); else nil.
+	// write returns the text of an item if Value is a list of items (Item.Whole); else nil.
 	write func(protoreflect.Message) string
-	// Item: the path is that of an item, and Held tells whether everything is there that an item needs.
+	// Item: the path is that of an item. Held reports whether the item has all that it needs.
 	Item, Held bool
 }
 
-// List lists the fields of a message in the order of its description; keys are no fields.
+// List returns the fields of a message in the order of its descriptor, without keys.
 func (s Schema) List(m proto.Message) []Field {
 	var out []Field
 	s.walk(m.ProtoReflect(), "", func(f Field) { out = append(out, f) })
 	return out
 }
 
-// walk tells whether anything in m is there.
+// walk reports whether m has any field.
 func (s Schema) walk(m protoreflect.Message, path string, visit func(Field)) (any bool) {
 	fds, key := m.Descriptor().Fields(), s.key(m)
 	for i := range fds.Len() {
@@ -58,7 +58,7 @@ func (s Schema) walk(m protoreflect.Message, path string, visit func(Field)) (an
 	return any
 }
 
-// writer is what writes an item of a list that is one value.
+// writer returns the function that writes an item of a list that is one value.
 func (s Schema) writer(fd protoreflect.FieldDescriptor) func(protoreflect.Message) string {
 	if !fd.IsList() || fd.Message() == nil {
 		return nil
@@ -66,10 +66,10 @@ func (s Schema) writer(fd protoreflect.FieldDescriptor) func(protoreflect.Messag
 	return s.item(fd).Text
 }
 
-// isName tells whether the field is the key of a whole object.
+// isName reports whether the field is the key of a whole object.
 func isName(fd protoreflect.FieldDescriptor) bool { return fd.Name() == "name" }
 
-// held tells whether everything is there that an item needs.
+// held reports whether the item has all that it needs.
 func (s Schema) held(one protoreflect.Message) bool {
 	needs := s[one.Descriptor().FullName()].Needs
 	if needs == "" {
@@ -90,7 +90,8 @@ func (s Schema) held(one protoreflect.Message) bool {
 	return false
 }
 
-// Twice returns the place, by numbers, of the first item whose key an item before it has; "" when there is none.
+// Twice returns the place, by numbers, of the first item whose key an earlier item has; "" when
+// there is none.
 func (s Schema) Twice(m proto.Message) (place, key string) { return s.twice(m.ProtoReflect(), "") }
 
 func (s Schema) twice(m protoreflect.Message, path string) (place, key string) {
@@ -122,10 +123,10 @@ func (s Schema) twice(m protoreflect.Message, path string) (place, key string) {
 	return place, key
 }
 
-// maxText is how many bytes of a value, or of each item that is part of one, are shown.
+// maxText is the maximum number of bytes of a value, or of each item of a value, in a message.
 const maxText = 80
 
-// Text writes a field's value on one line.
+// Text returns a field's value on one line.
 func (f Field) Text() string {
 	if !f.Value.IsValid() {
 		return ""
@@ -163,7 +164,7 @@ func valueText(v protoreflect.Value) string {
 	return v.String()
 }
 
-// durationText writes a duration as files do: "1m", not "1m0s".
+// durationText returns a duration as in files: "1m", not "1m0s".
 func durationText(d time.Duration) string {
 	text := d.String()
 	if strings.HasSuffix(text, "m0s") {
@@ -175,7 +176,7 @@ func durationText(d time.Duration) string {
 	return text
 }
 
-// Same tells whether two fields say the same. The zero Field is none.
+// Same reports whether two fields are equal. The zero Field is none.
 func (f Field) Same(g Field) bool {
 	return (f.Path == "") == (g.Path == "") && same(f.Value, g.Value)
 }

@@ -1,4 +1,4 @@
-// Package figure draws what simulations and measurements found, and writes it as tables.
+// Package figure draws the results of simulations and measurements, and writes them as tables.
 package figure
 
 import (
@@ -16,16 +16,17 @@ import (
 // Panel is one diagram.
 type Panel struct {
 	Title, X, Y string
-	// LogX and LogY make an axis logarithmic: all values of it must be above 0.
+	// LogX and LogY make an axis logarithmic. All its values must be above 0.
 	LogX, LogY bool
-	// MaxY is the upper end of the vertical axis, 0: that of the data. The lower end is 0, or that of the data with LogY.
+	// MaxY is the upper end of the vertical axis. 0 means that of the data. The lower end is 0, or
+	// that of the data with LogY.
 	MaxY float64
-	// Ticks, when there are any, are the only ones of the horizontal axis.
+	// Ticks, if any, are the only ones of the horizontal axis.
 	Ticks []Tick
 	Lines []Line
 }
 
-// Tick is a labelled place of the horizontal axis.
+// Tick is a labeled position of the horizontal axis.
 type Tick struct {
 	At    float64
 	Label string
@@ -34,24 +35,25 @@ type Tick struct {
 // Line is a series of points, joined in their order.
 type Line struct {
 	Name string
-	X, Y []float64 // as many of each
+	X, Y []float64 // of equal length
 }
 
 // Sizes of a panel.
 const (
 	panelWidth  = 200 * vg.Millimeter
-	legendWidth = 48 * vg.Millimeter // beside the diagram
+	legendWidth = 48 * vg.Millimeter // right of the diagram
 	panelHeight = 95 * vg.Millimeter
 	dotsPerInch = 130
 )
 
-// palette are the colours of lines in order, distinguishable without colour vision too; shapes are their points'.
+// palette holds the colors of lines in order. They are distinguishable without color vision.
 var (
 	palette = []color.Color{
 		color.RGBA{0x8c, 0x8c, 0x8c, 0xff}, color.RGBA{0xe0, 0x8e, 0x45, 0xff}, color.RGBA{0x9a, 0x5c, 0x9e, 0xff},
 		color.RGBA{0x5b, 0x8c, 0x5a, 0xff}, color.RGBA{0xb0, 0x20, 0x20, 0xff}, color.RGBA{0x1b, 0x6c, 0xa8, 0xff}, color.RGBA{0x40, 0x40, 0x40, 0xff},
 	}
-	// shapes are one more than colours, so that the two together tell many lines apart.
+	// shapes holds the shapes of points: one more than colors, so that both together distinguish
+	// many lines.
 	shapes = []draw.GlyphDrawer{draw.CrossGlyph{}, draw.TriangleGlyph{}, draw.SquareGlyph{}, draw.PyramidGlyph{}, draw.RingGlyph{}, draw.CircleGlyph{}, draw.PlusGlyph{}, draw.BoxGlyph{}}
 )
 
@@ -80,7 +82,7 @@ func WritePNG(path string, panels ...Panel) error {
 	return file.Close()
 }
 
-// plot makes the diagram and what says which line is which.
+// plot makes the diagram and its legend.
 func (p *Panel) plot() (*plot.Plot, plot.Legend, error) {
 	out, legend := plot.New(), plot.NewLegend()
 	out.Title.Text, out.X.Label.Text, out.Y.Label.Text = p.Title, p.X, p.Y

@@ -6,7 +6,7 @@ import (
 	"os"
 )
 
-// WriteCSV writes a table with its heading into a file (RFC 4180, lines end with a line feed).
+// WriteCSV writes a table with its heading into a file (RFC 4180, but lines end with a line feed).
 func WriteCSV(path string, heading []string, rows [][]string) error {
 	file, err := os.Create(path)
 	if err != nil {

@@ -1,4 +1,5 @@
-// Package fit chooses which claims on tables of limited room are withheld, so that all others fit. It is pure.
+// Package fit selects the claims on tables of limited capacity that are withheld, so that all
+// others fit. It is pure.
 package fit
 
 import (
@@ -7,42 +8,45 @@ import (
 	"slices"
 )
 
-// Need is what a claim takes of a table.
+// Need is the use of a table by a claim.
 type Need struct {
 	Table string
 	Units uint64
-	// Of is nil where the claim has the units alone. Else they are taken once, by all claims that name an equal value; equal values have
-	// equal units.
+	// Of is nil if only this claim uses the units. Otherwise all claims with an equal value share
+	// them; equal values must have equal units.
 	Of any
 }
 
-// Claim is something of a tenant that is served whole or not at all.
+// Claim is an object of a tenant that is served completely or not at all.
 type Claim struct {
 	Tenant string
-	// Created orders claims by age, the younger ones having the larger number; Name orders those of one age, and no two claims have the same.
+	// Created orders claims by age, younger ones having larger numbers; Name orders those of one
+	// age, and is unique.
 	Created int64
 	Name    string
 	Need    []Need
-	// Had is what it keeps when it is withheld; empty: it has nothing now.
+	// Had is the use that remains when it is withheld; empty: it has none now.
 	Had []Need
-	// Served: it is served now, and withholding it ends that.
+	// Served: it is served now, and would not be if withheld.
 	Served bool
 }
 
-// Withheld is a claim that is withheld, and the full table for which it was chosen.
+// Withheld is a withheld claim, and the full table for which it was selected.
 type Withheld struct {
 	Index int
 	Table string
 }
 
-// Withhold returns the claims to withhold so that the rest fits into tables of these capacities, in the order of claims. Tables without a capacity
-// have room for all.
+// Withhold returns the claims to withhold so that the others fit into tables of these capacities,
+// in the order of claims. Tables without a capacity have room for all.
 //
-// Table by table, as long as one is full, the tenant that takes most of it gives up its youngest claim that needs more of the table than it had. All
-// tenants have the same share, so this tenant is the one furthest above its share. Claims that are served now keep their place as long as any
-// tenant has others to give up. Claims that fit in the end come back, the last one that was taken first.
+// Table by table, while one is full, the tenant with the highest use of it loses its youngest claim
+// that needs more of the table than it had. All tenants have the same share, so this tenant is the
+// one furthest above its share. Claims that are served now keep their place while any tenant has
+// others to lose. Claims that fit in the end are restored, the last one withheld first.
 //
-// short has tables that refused claims at a lower fill, because what left them is not free yet. Nothing that is served is withheld for that.
+// short has tables that refused claims at a lower fill, because removed entries are not free yet.
+// No served claim is withheld for that.
 func Withhold(claims []Claim, capacity, short map[string]uint64) []Withheld {
 	l := newLedger(claims)
 	l.shrink(capacity, true)
@@ -54,13 +58,13 @@ func Withhold(claims []Claim, capacity, short map[string]uint64) []Withheld {
 	}
 	l.shrink(limits, false)
 	l.giveBack(limits)
-	l.shrink(capacity, true) // of one table claims may keep more than they need
+	l.shrink(capacity, true) // in a single table claims may keep more than they need
 	out := slices.Clone(l.order)
 	slices.SortFunc(out, func(a, b Withheld) int { return cmp.Compare(a.Index, b.Index) })
 	return out
 }
 
-// Used is how many units of a table claims take of which some are withheld.
+// Used returns the units of a table that claims use when some are withheld.
 func Used(claims []Claim, withheld []Withheld, table string) uint64 {
 	l := newLedger(claims)
 	for _, w := range withheld {
@@ -69,7 +73,7 @@ func Used(claims []Claim, withheld []Withheld, table string) uint64 {
 	return l.all.used[table]
 }
 
-// use is what some claims take.
+// use is the use of tables by some claims.
 type use struct {
 	used map[string]uint64
 	refs map[share]int
@@ -106,13 +110,13 @@ func (u *use) remove(needs []Need) {
 	}
 }
 
-// ledger is who takes what, and who is withheld.
+// ledger tracks the use of each tenant, and the withheld claims.
 type ledger struct {
 	claims   []Claim
 	all      *use
 	tenants  map[string]*use
 	withheld []bool
-	order    []Withheld // in which they were withheld
+	order    []Withheld // the order in which they were withheld
 }
 
 func newLedger(claims []Claim) *ledger {
@@ -127,7 +131,7 @@ func newLedger(claims []Claim) *ledger {
 	return l
 }
 
-// move withholds a claim, or gives it back.
+// move withholds or restores a claim.
 func (l *ledger) move(i int, withhold bool) {
 	c := &l.claims[i]
 	l.withheld[i] = withhold
@@ -158,7 +162,8 @@ func (c *Claim) grows(table string) bool {
 	return need > had
 }
 
-// shrink withholds claims until no table is above its limit, or no claim is left that would help. served: also such that are served.
+// shrink withholds claims until no table exceeds its limit, or no claim is left that would help.
+// With served it also withholds served claims.
 func (l *ledger) shrink(limits map[string]uint64, served bool) {
 	tables := slices.Sorted(maps.Keys(limits))
 	for again := true; again; {
@@ -186,13 +191,14 @@ func (l *ledger) shrink(limits map[string]uint64, served bool) {
 	}
 }
 
-// queue is the claims of a tenant that may be withheld, the youngest last.
+// queue holds the claims of a tenant that may be withheld, the youngest last.
 type queue struct {
 	tenant string
 	claims []int
 }
 
-// candidates are the claims that need more of a table than they had, by tenant: first those that are not served, then those that are.
+// candidates returns the claims that need more of a table than they had, by tenant: first those
+// that are not served, then those that are.
 func (l *ledger) candidates(table string) (out [2][]*queue) {
 	of := [2]map[string]*queue{{}, {}}
 	for i := range l.claims {
@@ -222,7 +228,8 @@ func (l *ledger) candidates(table string) (out [2][]*queue) {
 	return out
 }
 
-// next is the queue of the tenant that takes most of a table, of equal ones the first by name; nil when all are empty.
+// next returns the queue of the tenant with the highest use of a table, of equal ones the first by
+// name; nil when all are empty.
 func (l *ledger) next(queues []*queue, table string) (most *queue) {
 	for _, q := range queues {
 		if len(q.claims) == 0 {
@@ -240,7 +247,7 @@ func (l *ledger) next(queues []*queue, table string) (most *queue) {
 	return most
 }
 
-// giveBack gives claims back that fit after all.
+// giveBack restores claims that fit after all.
 func (l *ledger) giveBack(limits map[string]uint64) {
 	kept := l.order[:0:0]
 	for _, w := range slices.Backward(l.order) {

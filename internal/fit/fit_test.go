@@ -10,7 +10,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// total is what claims take of a table, counted afresh.
+// total returns the claims' use of a table, summed anew.
 func total(claims []Claim, withheld map[int]bool, table, tenant string) (n uint64) {
 	seen := map[any]bool{}
 	for i, c := range claims {
@@ -43,7 +43,7 @@ func units(needs []Need, table string) (n uint64) {
 	return n
 }
 
-// naive is Withhold by its words, with every sum made afresh.
+// naive implements the definition of Withhold, summing everything anew.
 func naive(claims []Claim, capacity, short map[string]uint64, tables []string) (out []int) {
 	withheld := map[int]bool{}
 	var order []int
@@ -166,7 +166,8 @@ func drawLimits(t *rapid.T, name string) map[string]uint64 {
 	return out
 }
 
-// TestWithholdIsTheNaiveChoice compares with sums made afresh at every step, and checks what follows from the choice whatever the steps.
+// TestWithholdIsTheNaiveChoice compares with sums made anew at every step, and checks the
+// properties of the result.
 func TestWithholdIsTheNaiveChoice(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		claims, capacity, short := drawClaims(t), drawLimits(t, "capacity"), drawLimits(t, "short")
@@ -207,7 +208,7 @@ func TestWithholdIsTheNaiveChoice(t *testing.T) {
 	})
 }
 
-// TestWithholdDependsOnClaimsAlone shuffles them.
+// TestWithholdDependsOnClaimsAlone: the result does not depend on the order of claims.
 func TestWithholdDependsOnClaimsAlone(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		claims, capacity := drawClaims(t), drawLimits(t, "capacity")
@@ -229,7 +230,8 @@ func TestWithholdDependsOnClaimsAlone(t *testing.T) {
 	})
 }
 
-// TestTenantOverItsShareGivesUp: the one that takes most, its youngest first, and nothing of what is served.
+// TestTenantOverItsShareGivesUp: the tenant with the highest use loses its youngest claims first,
+// and no served ones.
 func TestTenantOverItsShareGivesUp(t *testing.T) {
 	claim := func(tenant string, created int64, name string, n uint64, served bool) Claim {
 		c := Claim{Tenant: tenant, Created: created, Name: name, Need: []Need{{Table: "quic", Units: n}}}
@@ -256,7 +258,7 @@ func TestTenantOverItsShareGivesUp(t *testing.T) {
 	}
 }
 
-// TestMany measures nothing; it would not end if the choice were quadratic.
+// TestMany measures nothing; it would not end if the algorithm were quadratic.
 func TestMany(t *testing.T) {
 	var claims []Claim
 	for i := range 60000 {

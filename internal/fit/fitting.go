@@ -5,44 +5,47 @@ import (
 	"slices"
 )
 
-// patientRefusals: after so many refusals claims give way by the fair order, more of them each time, whatever they say that they need.
+// patientRefusals is the number of refusals after which claims are withheld in the fair order, more
+// of them each time, whatever they declare to need.
 const patientRefusals = 40
 
-// Fate is why a claim is withheld, and what becomes of it.
+// Fate is the reason why a claim is withheld, and its state.
 type Fate struct {
-	// Table is the full one.
+	// Table is the full table.
 	Table string
-	// Held: it goes on with what it had.
+	// Held: it keeps its previous use.
 	Held bool
 }
 
-// Fitting leads to a choice of claims that tables take. Tables may refuse what fits by the claims: they are not tidy, or what left them is not
-// free yet.
+// Fitting finds a set of claims that tables accept. Tables may refuse claims that fit by the
+// numbers, because they are fragmented, or removed entries are not free yet.
 type Fitting struct {
 	Claims   []Claim
 	Capacity map[string]uint64
-	// Same are claims that do not change: they need what they had.
+	// Same are claims that do not change: they need exactly their previous use.
 	Same map[int]bool
 
 	withheld map[int]Fate
-	// forced are claims that are withheld although by the sums they fit, with the full table. They claim what they keep.
+	// forced are claims that are withheld although they fit by the numbers, with the full table.
+	// They claim the use that they keep.
 	forced map[int]string
-	// short are tables that refused what should have fitted, with how much they may take, and how often they did.
+	// short are tables that refused claims that should have fitted, with the use that they may
+	// have; refusals counts the refusals.
 	short    map[string]uint64
 	refusals map[string]uint
-	// tries is how often the tables refused, forcings how often force was called.
+	// tries counts the refusals of all tables, forcings the calls of force.
 	tries, forcings uint
 }
 
-// NewFitting makes a fitting of no claims yet.
+// NewFitting returns a fitting without claims.
 func NewFitting() *Fitting {
 	return &Fitting{Same: map[int]bool{}, forced: map[int]string{}, short: map[string]uint64{}, refusals: map[string]uint{}}
 }
 
-// Withheld are the claims that are withheld, by index. It is not modified.
+// Withheld returns the withheld claims by index. The map is not modified later.
 func (f *Fitting) Withheld() map[int]Fate { return f.withheld }
 
-// Choose decides which claims are withheld.
+// Choose selects the claims to withhold.
 func (f *Fitting) Choose() {
 	f.withheld = map[int]Fate{}
 	for _, w := range Withhold(f.Claims, f.Capacity, f.short) {
@@ -57,9 +60,11 @@ func (f *Fitting) withhold(i int, table string) {
 	f.withheld[i] = Fate{Table: table, Held: len(f.Claims[i].Had) > 0}
 }
 
-// Refused chooses again after a table was full. claim computes Claims and Capacity and is called once, the first time. named is the claim whose
-// entries found no room, looked up after that; negative where none was named. It returns false when nothing is left to withhold. It ends: after
-// patientRefusals every call makes at least one claim give way, and a claim gives way twice at most.
+// Refused selects again after a table was full. claim computes Claims and Capacity and is called
+// once, the first time. named is called after that and returns the claim whose entries found no
+// room; negative if unknown. Refused returns false when no claim is left to withhold. It
+// terminates: after patientRefusals calls every call forces at least one claim, and a claim can be
+// forced at most twice.
 func (f *Fitting) Refused(table string, claim func(), named func() int) bool {
 	f.tries++
 	before := f.withheld
@@ -79,10 +84,12 @@ func (f *Fitting) Refused(table string, claim func(), named func() int) bool {
 	return !maps.Equal(before, f.withheld) || f.force(table, named())
 }
 
-// force makes claims give way when none that comes needs the full table, but some that are served need room next to what they have. First they
-// go on with that, the named one before others. When none is left that changes, some are not served for a moment: how the tables got
-// what they have is not known, and a change may need other entries of claims that are the same. Others than the named one follow the fair
-// order, for twice as much of the table each time. False: no claim is left.
+// force withholds claims when no new claim needs the full table, but some served ones need room in
+// addition to their previous use. First they keep that, the named one before others. When no claim
+// is left that changes, some are not served for a moment, because the way in which the tables were
+// filled is unknown, and a change may need other entries of unchanged claims. Claims other than the
+// named one follow the fair order, for twice as much of the table each time. False: no claim is
+// left.
 func (f *Fitting) force(table string, named int) bool {
 	moves := func(i int) bool { _, already := f.withheld[i]; return !already && !f.Same[i] }
 	served := func(i int) bool { w, already := f.withheld[i]; return !already || w.Held }
@@ -103,7 +110,8 @@ func (f *Fitting) force(table string, named int) bool {
 	return false
 }
 
-// giveWay makes a claim keep what it had; one that had nothing, keeps it already or is the same is not served.
+// giveWay makes a claim keep its previous use. A claim that had none, already keeps it or does not
+// change is not served.
 func (f *Fitting) giveWay(i int, table string) {
 	c := &f.Claims[i]
 	if _, already := f.withheld[i]; already || f.Same[i] {
@@ -114,8 +122,8 @@ func (f *Fitting) giveWay(i int, table string) {
 	f.withhold(i, table)
 }
 
-// fair chooses claims of those that may give way, by the order in which claims are withheld, until they
-// take so many units less of the table; all of them if none takes any.
+// fair selects claims among those that may give way, in the order of Withhold, until they use so
+// many units less of the table; all of them if none uses any.
 func (f *Fitting) fair(table string, units uint64, may func(int) bool) (chosen []int) {
 	claims := slices.Clone(f.Claims)
 	for i := range claims {
@@ -138,7 +146,7 @@ func (f *Fitting) fair(table string, units uint64, may func(int) bool) (chosen [
 	return chosen
 }
 
-// fitted are the claims that are withheld, in their order.
+// fitted returns the withheld claims in order.
 func (f *Fitting) fitted() (out []Withheld) {
 	for _, i := range slices.Sorted(maps.Keys(f.withheld)) {
 		out = append(out, Withheld{Index: i, Table: f.withheld[i].Table})

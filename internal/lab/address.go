@@ -15,7 +15,7 @@ var (
 	Muxes4    = netip.MustParsePrefix("10.10.0.0/24")
 	Muxes6    = netip.MustParsePrefix("2001:db8:10::/64")
 	Managers4 = netip.MustParsePrefix("10.99.0.0/24")
-	// NAT4 and NAT6 contain what muxes send from to servers of path nat.
+	// NAT4 and NAT6 contain the source addresses of muxes to servers of path nat.
 	NAT4 = netip.MustParsePrefix("10.40.0.0/24")
 	NAT6 = netip.MustParsePrefix("2001:db8:40::/64")
 	// Hosts4 and Hosts6 contain the subnets of all hosts.
@@ -29,7 +29,8 @@ const (
 	MuxASN    = 65010
 )
 
-// Ports of a lab's servers, QUIC servers where there are any, and its managers: their API, and what members of the store say to each other.
+// Ports of a lab's servers, of QUIC servers if there are any, and of its managers: their API, and
+// the peer port of the store's members.
 const (
 	ServerPort  = 8080
 	EchoPort    = 7
@@ -38,39 +39,41 @@ const (
 	PeerPort    = 2380
 )
 
-// Pair is an address of each family with its on-link prefix. V6 is the zero value where there is no IPv6.
+// Pair is an address of each family with its on-link prefix. V6 is the zero value without IPv6.
 type Pair struct {
 	V4, V6 netip.Prefix
 }
 
-// The numbers in IPv6 addresses below are written in decimal digits: client 1 is ::11 and no ::1a ever appears.
+// The numbers in IPv6 addresses below are written in decimal digits: client 1 is ::11 and no ::1a
+// ever appears.
 
-// ClientAddresses are those of client i, from 1.
+// ClientAddresses returns the addresses of client i, from 1.
 func ClientAddresses(i int) Pair {
 	return Pair{pfx("198.51.100.%d/24", 10+i), pfx("2001:db8:100::%d/64", 10+i)}
 }
 
-// MuxAddresses are those of mux i, from 1.
+// MuxAddresses returns the addresses of mux i, from 1.
 func MuxAddresses(i int) Pair {
 	return Pair{pfx("10.10.0.%d/24", 10+i), pfx("2001:db8:10::%d/64", 10+i)}
 }
 
-// NATAddresses are what mux i, from 1, sends from to servers of path nat.
+// NATAddresses returns the source addresses of mux i, from 1, to servers of path nat.
 func NATAddresses(i int) Pair {
 	return Pair{pfx("10.40.0.%d/32", 10+i), pfx("2001:db8:40::%d/128", 10+i)}
 }
 
-// HostAddresses are the underlay addresses of host i, from 1.
+// HostAddresses returns the underlay addresses of host i, from 1.
 func HostAddresses(i int) Pair {
 	return Pair{pfx("10.20.%d.1/24", i), pfx("2001:db8:20:%d::1/64", i)}
 }
 
-// VMAddresses are the DIPs of VM j on host i, both from 1. A VM is routed, so the prefixes are /32 and /128.
+// VMAddresses returns the DIPs of VM j on host i, both from 1. A VM is routed, so the prefixes are
+// /32 and /128.
 func VMAddresses(i, j int) Pair {
 	return Pair{pfx("10.20.%d.%d/32", i, 10+j), pfx("2001:db8:20:%d::%d/128", i, 10+j)}
 }
 
-// ManagerAddress is that of manager i, from 1.
+// ManagerAddress returns the address of manager i, from 1.
 func ManagerAddress(i int) Pair { return Pair{V4: pfx("10.99.0.%d/24", 10+i)} }
 
 // The router's addresses on each of its links.
@@ -81,7 +84,7 @@ func routerOnHost(i int) Pair {
 	return Pair{pfx("10.20.%d.254/24", i), pfx("2001:db8:20:%d::254/64", i)}
 }
 
-// VIPAddresses are the n-th VIPs: 203.0.113.n and 2001:db8:f::n.
+// VIPAddresses returns the n-th VIPs: 203.0.113.n and 2001:db8:f::n.
 func VIPAddresses(n int) (v4, v6 netip.Addr) {
 	return pfx("203.0.113.%d/32", n).Addr(), pfx("2001:db8:f::%d/128", n).Addr()
 }

@@ -9,8 +9,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// designAddresses is the address table of the design, written down by string concatenation: an oracle that shares
-// nothing with the plan.
+// designAddresses returns the address table of the design by string concatenation: an oracle that
+// shares no code with the address functions.
 func designAddresses(n Node) (v4, v6 string) {
 	i, ten := strconv.Itoa(n.Index), strconv.Itoa(10+n.Index)
 	switch n.Kind {

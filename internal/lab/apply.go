@@ -12,7 +12,7 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// Apply gives YAML to the lab's manager and returns the store's revision.
+// Apply applies YAML at the lab's manager and returns the store's revision.
 func (l *Lab) Apply(ctx context.Context, text string) (int64, error) {
 	docs, err := lb.ParseDocuments(strings.NewReader(text), "", lb.Whole)
 	if err != nil {

@@ -110,8 +110,9 @@ func (r *birdRouter) paths(ctx context.Context, prefix netip.Prefix) ([]string, 
 	return paths, nil
 }
 
-// keepRoutes has BIRD keep the routes of a mux whose BFD ends, for the restart time of the session, or withdraw them at once. BIRD 2.0 knows no third way: with
-// "bfd on" it withdraws routes that graceful restart would keep.
+// keepRoutes makes BIRD keep the routes of a mux whose BFD session ends, for the restart time of
+// the BGP session, or withdraw them immediately. BIRD 2.0 has no third mode: with "bfd on" it
+// withdraws routes that graceful restart would keep.
 func (r *birdRouter) keepRoutes(ctx context.Context, keep bool) error {
 	from, to := birdBFD, birdBFDGraceful
 	if !keep {
@@ -135,7 +136,7 @@ func (r *birdRouter) keepRoutes(ctx context.Context, keep bool) error {
 	return nil
 }
 
-// The option of BFD in birdConf, and the one that keeps routes.
+// The BFD option in birdConf, and the one that keeps routes.
 const (
 	birdBFD         = "bfd on;"
 	birdBFDGraceful = "bfd graceful;"

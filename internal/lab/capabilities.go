@@ -9,8 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// unitCapabilities are the capabilities that the service units in packaging/systemd leave to managers and agents, by the command that they start
-// (CapabilityBoundingSet). A laboratory's processes have no others, so that it finds what the units lack.
+// unitCapabilities lists, by command, the capabilities that the service units in packaging/systemd
+// leave to managers and agents (CapabilityBoundingSet). A lab's processes have no others, so that
+// the lab detects capabilities that the units lack.
 var unitCapabilities = map[string][]int{
 	"manager": {unix.CAP_NET_BIND_SERVICE},
 	"mux":     append(slices.Clone(agentCapabilities), unix.CAP_SYS_NICE),
@@ -22,15 +23,16 @@ var agentCapabilities = []int{
 	unix.CAP_KILL,
 }
 
-// startBounded starts a process that has none but these capabilities. The thread must be locked; it ends with its goroutine, because nothing gives
-// back what it drops.
+// startBounded starts a process with only these capabilities. It locks the thread, which ends with
+// its goroutine because dropped capabilities cannot be restored.
 func startBounded(cmd *exec.Cmd, have []int) error {
 	runtime.LockOSThread()
 	for c := range unix.CAP_LAST_CAP + 1 {
 		if slices.Contains(have, c) {
 			continue
 		}
-		if err := unix.Prctl(unix.PR_CAPBSET_DROP, uintptr(c), 0, 0, 0); err != nil && err != unix.EINVAL { // EINVAL: this kernel has none of the number
+		// EINVAL: this kernel has no capability of this number.
+		if err := unix.Prctl(unix.PR_CAPBSET_DROP, uintptr(c), 0, 0, 0); err != nil && err != unix.EINVAL {
 			return fmt.Errorf("drop capability %d: %w", c, err)
 		}
 	}

@@ -13,14 +13,14 @@ import (
 	"github.com/shuntlb/shunt/internal/netdev"
 )
 
-// capabilityNames are those of unitCapabilities, as systemd writes them.
+// capabilityNames are the names of unitCapabilities' values in systemd.
 var capabilityNames = map[int]string{
 	unix.CAP_BPF: "CAP_BPF", unix.CAP_PERFMON: "CAP_PERFMON", unix.CAP_NET_ADMIN: "CAP_NET_ADMIN", unix.CAP_NET_RAW: "CAP_NET_RAW",
 	unix.CAP_NET_BIND_SERVICE: "CAP_NET_BIND_SERVICE", unix.CAP_SYS_RESOURCE: "CAP_SYS_RESOURCE", unix.CAP_SETUID: "CAP_SETUID", unix.CAP_SETGID: "CAP_SETGID",
 	unix.CAP_KILL: "CAP_KILL", unix.CAP_SYS_NICE: "CAP_SYS_NICE",
 }
 
-// TestUnitCapabilities: the service units leave the same capabilities.
+// TestUnitCapabilities checks that the service units leave the same capabilities.
 func TestUnitCapabilities(t *testing.T) {
 	for command, have := range unitCapabilities {
 		unit, err := os.ReadFile("../../packaging/systemd/shunt-" + command + ".service")
@@ -45,7 +45,8 @@ func TestUnitCapabilities(t *testing.T) {
 	}
 }
 
-// TestStartBounded: a process has the capabilities alone, and later ones of other threads are not concerned.
+// TestStartBounded checks that a process has only these capabilities, and that later processes of
+// other threads are not affected.
 func TestStartBounded(t *testing.T) {
 	name := fmt.Sprintf("bounded-%d", os.Getpid())
 	if out, err := exec.Command("ip", "netns", "add", name).CombinedOutput(); err != nil {

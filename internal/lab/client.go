@@ -19,12 +19,14 @@ import (
 	"github.com/shuntlb/shunt/internal/pki"
 )
 
-// AdminConfig is the client configuration that the lab's first manager made for its administrator.
+// AdminConfig returns the client configuration that the lab's first manager made for its
+// administrator.
 func (l *Lab) AdminConfig() string { return filepath.Join(l.managerData("manager1"), "admin.yaml") }
 
-// Access is how to speak to a lab's managers from anywhere on the machine.
+// Access holds the data to reach a lab's managers from anywhere on the machine.
 type Access struct {
-	// AdminConfig is the client configuration of the lab's administrator; its server is the first manager alone.
+	// AdminConfig is the client configuration of the lab's administrator. Its only server is the
+	// first manager.
 	AdminConfig string
 	// Servers are the URLs of all managers, in order.
 	Servers []string
@@ -32,7 +34,8 @@ type Access struct {
 	Namespace string
 }
 
-// FindAccess reads it from the lab's directory; the error is an fs.ErrNotExist when there is no such lab.
+// FindAccess reads Access from the lab's directory. The error is an fs.ErrNotExist if there is no
+// such lab.
 func FindAccess(name string) (Access, error) {
 	s, err := loadState(name)
 	if err != nil {
@@ -46,13 +49,14 @@ func FindAccess(name string) (Access, error) {
 	return a, nil
 }
 
-// Client speaks to the lab's managers as their administrator, from the router: each connection goes to the first that
-// takes it. It fails as long as the first manager has not written its configuration.
+// Client returns a client of the lab's managers as their administrator, from the router. Each
+// connection goes to the first manager that accepts it. Client fails until the first manager has
+// written its configuration.
 func (l *Lab) Client() (shuntv1connect.ManagerClient, error) {
 	return l.clientOf(l.Topology.managers())
 }
 
-// ClientOf speaks to one manager.
+// ClientOf returns a client of one manager.
 func (l *Lab) ClientOf(name string) (shuntv1connect.ManagerClient, error) {
 	n, err := l.manager(name)
 	if err != nil {
@@ -94,20 +98,20 @@ func (l *Lab) clientOf(managers []Node) (shuntv1connect.ManagerClient, error) {
 	return shuntv1connect.NewManagerClient(&http.Client{Transport: transport}, admin.Server), nil
 }
 
-// A frozen manager keeps its connections: pings find it out.
+// A frozen manager keeps its connections, and pings detect it.
 const (
 	dialTimeout = time.Second
 	pingAfter   = time.Second
 	pingTimeout = time.Second
 )
 
-// ErrNotReached: a manager took no connection, and so nothing was sent to it.
+// ErrNotReached means that a manager accepted no connection, and so nothing was sent to it.
 var ErrNotReached = errors.New("not reached")
 
 type dialer func(ctx context.Context, network, address string) (net.Conn, error)
 
-// dialFirst connects to the first manager that shakes hands, whatever address is asked for. The kernel of a frozen one takes
-// connections, too.
+// dialFirst connects to the first manager that completes the TLS handshake, whatever address is
+// requested. The kernel of a frozen manager still accepts connections.
 func dialFirst(dial dialer, config *tls.Config, managers []Node) dialer {
 	one := func(ctx context.Context, network string, n Node) (net.Conn, error) {
 		ctx, cancel := context.WithTimeout(ctx, dialTimeout)

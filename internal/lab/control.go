@@ -13,8 +13,8 @@ import (
 	"github.com/shuntlb/shunt/api/v1/shuntv1connect"
 )
 
-// startShunt starts the managers, tells them of the network and the nodes, starts the agents and waits until each obeys
-// the newest plan and every BGP session is established.
+// startShunt starts the managers, stores the network and the nodes, starts the agents and waits
+// until each has applied the newest plan and every BGP session is established.
 func (l *Lab) startShunt(ctx context.Context) error {
 	if err := l.startManagers(ctx); err != nil {
 		return err
@@ -64,7 +64,7 @@ func (l *Lab) died(node, name string) error {
 	return nil
 }
 
-// objects are the Network and the Nodes of the topology.
+// objects returns the Network and the Nodes of the topology.
 func (l *Lab) objects() []*apiv1.Object {
 	objects := []*apiv1.Object{{Kind: &apiv1.Object_Network{Network: &apiv1.Network{
 		Name:     "lab",
@@ -92,7 +92,7 @@ func (l *Lab) objects() []*apiv1.Object {
 	return objects
 }
 
-// bgp is how every mux of the lab speaks to the router: a session for each family.
+// bgp returns the BGP configuration of every mux: a session with the router for each family.
 func (l *Lab) bgp() *apiv1.BGP {
 	router := routerOnMuxes()
 	b := &apiv1.BGP{Asn: MuxASN}
@@ -115,7 +115,7 @@ func (l *Lab) join(ctx context.Context, client shuntv1connect.ManagerClient, n N
 	return l.StartAgent(n.Name)
 }
 
-// makeToken makes a node's join token and keeps it in the node's directory.
+// makeToken makes a node's join token and stores it in the node's directory.
 func (l *Lab) makeToken(ctx context.Context, client shuntv1connect.ManagerClient, n Node) error {
 	answer, err := client.CreateToken(ctx, connect.NewRequest(&apiv1.CreateTokenRequest{Node: n.Name, Role: string(n.Kind)}))
 	if err != nil {
@@ -134,10 +134,10 @@ func (l *Lab) tokenPath(node string) string { return filepath.Join(l.nodeDir(nod
 
 const agentProcess = "agent"
 
-// StartAgent starts the agent of a mux or host; it does not wait.
+// StartAgent starts the agent of a mux or host. It does not wait.
 func (l *Lab) StartAgent(name string) error { return l.startAgent(name, l.Binary) }
 
-// startAgent starts the agent from a program, with flags beside the lab's own.
+// startAgent starts the agent from a program, with flags in addition to the lab's own.
 func (l *Lab) startAgent(name, program string, flags ...string) error {
 	n, err := l.Topology.Find(name)
 	if err != nil {
@@ -150,10 +150,10 @@ func (l *Lab) startAgent(name, program string, flags ...string) error {
 	return err
 }
 
-// RunDir is the run directory of a node's agent.
+// RunDir returns the run directory of a node's agent.
 func (l *Lab) RunDir(node string) string { return filepath.Join(l.nodeDir(node), "run") }
 
-// Pins is the directory of the pins of a node's agent.
+// Pins returns the pin directory of a node's agent.
 func (l *Lab) Pins(node string) string { return filepath.Join(bpfRoot, l.Topology.Name, node) }
 
 func (l *Lab) agentArgs(n Node) []string {

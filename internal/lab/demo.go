@@ -11,7 +11,8 @@ import (
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 )
 
-// DemoTopology is the demo's own: three muxes, so that traffic still spreads when one is lost, and a spare host.
+// DemoTopology returns the topology of the demo: three muxes, so that two share the traffic when
+// one is lost, and a spare host.
 func DemoTopology() Topology {
 	t := DefaultTopology()
 	t.Muxes = 3
@@ -19,9 +20,9 @@ func DemoTopology() Topology {
 	return t
 }
 
-// DemoOptions of a demo.
+// DemoOptions configure a demo.
 type DemoOptions struct {
-	// Screen prints what happens.
+	// Screen prints the progress.
 	Screen *Screen
 	// Short halves the time that every event is watched.
 	Short bool
@@ -40,14 +41,15 @@ type Outcome struct {
 	Event  string
 	Rule   string
 	Report Report
-	// Broken says which part of the rule was not met; empty when all were.
+	// Outcome is one row of the demo's table.
 	Broken string
 }
 
-// errVerdict is a demo that ran but did not pass.
+// errVerdict is the error of a demo that ran but did not pass.
 var errVerdict = errors.New("verdict: FAIL")
 
-// Demo runs the guided demo on a lab that is up. Its error is about the demo itself, or the verdict.
+// Demo runs the guided demo on a lab that is up. Its error is about the demo itself, or the
+// verdict.
 func Demo(ctx context.Context, l *Lab, o DemoOptions) error {
 	d := &demo{lab: l, screen: o.Screen, watch: demoWatch, web: webService{
 		VMs: []string{VMName(1, 1), VMName(2, 1), VMName(3, 1)}, Draining: map[string]bool{},
@@ -72,7 +74,7 @@ func Demo(ctx context.Context, l *Lab, o DemoOptions) error {
 	return nil
 }
 
-// demo is a demo that runs.
+// demo is a running demo.
 type demo struct {
 	lab      *Lab
 	screen   *Screen
@@ -82,7 +84,7 @@ type demo struct {
 	outcomes []Outcome
 }
 
-// begin applies the service, waits for the first answer of each family and starts the traffic.
+// begin applies the service, waits for the first response of each family and starts the traffic.
 func (d *demo) begin(ctx context.Context) error {
 	started := time.Now()
 	if err := d.apply(ctx); err != nil {
@@ -103,7 +105,7 @@ func (d *demo) begin(ctx context.Context) error {
 	return err
 }
 
-// apply gives the service to the manager and keeps its YAML beside the lab for people to change.
+// apply stores the service at the manager and writes its YAML next to the lab for users to change.
 func (d *demo) apply(ctx context.Context) error {
 	text, err := d.web.yaml(d.lab.Topology)
 	if err != nil {
@@ -118,17 +120,18 @@ func (d *demo) apply(ctx context.Context) error {
 
 func (d *demo) yamlPath() string { return filepath.Join(Dir(d.lab.Topology.Name), "web.yaml") }
 
-// everywhere waits until the router has every mux as next hop of both VIPs, so that each event starts from a whole lab.
+// everywhere waits until the router has every mux as next hop of both VIPs, so that each event
+// starts from a complete lab.
 func (d *demo) everywhere(ctx context.Context) error {
 	return d.lab.WaitRoutes(ctx, webVIP, d.lab.Topology.Muxes)
 }
 
-// event does something under traffic, watches what follows, and judges it.
+// event runs do under traffic, watches the effect, and judges it.
 func (d *demo) event(ctx context.Context, name, rule string, do func(context.Context) error, judge func(Report) string) error {
 	if err := d.load.Mark(name); err != nil {
 		return err
 	}
-	if _, err := d.load.Window(ctx); err != nil { // what came before is no event's
+	if _, err := d.load.Window(ctx); err != nil { // requests before it belong to no event
 		return err
 	}
 	d.screen.Event(name)

@@ -8,19 +8,20 @@ import (
 
 // Bounds of the verdict.
 const (
-	// A machine that vanishes is noticed after three lost BFD packets of 100 ms.
+	// BFD detects the loss of a machine after three lost packets of 100 ms.
 	maxGapMuxLoss = 400 * time.Millisecond
-	// A dead server: two checks of 100 ms with a timeout of 100 ms, and the walk past it.
+	// A dead server: two checks of 100 ms with a timeout of 100 ms, and the switch to the next
+	// member.
 	maxGapServer = 600 * time.Millisecond
-	// Without failures answers come every 5 ms; what is longer is a machine that is busy with other things, and must
-	// still be shorter than a loss.
+	// Without failures responses arrive every 5 ms. Longer gaps come from other load on the
+	// machine, and must still be shorter than that of a loss.
 	maxGapQuiet = 400 * time.Millisecond
-	// maxMoved are requests that may be under way at the very moment a ring changes: hash affinity remembers no flows,
-	// so one whose slot moves between its packets is lost.
+	// maxMoved bounds the requests in flight when a ring changes: hash affinity stores no flows, so
+	// a request whose slot moves between its packets is lost.
 	maxMoved = 2
 )
 
-// events are the demo's story.
+// events runs the demo's events.
 func (d *demo) events(ctx context.Context) error {
 	lost, restarted := "mux3", "mux1"
 	stopped, added, drained := VMName(1, 1), VMName(4, 1), VMName(2, 1)
@@ -60,7 +61,8 @@ func (d *demo) events(ctx context.Context) error {
 	return nil
 }
 
-// judge holds a report against the most failures (any number when negative) and the longest gap allowed.
+// judge checks a report against the most failures (any number if negative) and the longest gap
+// allowed.
 func judge(failed int, gap time.Duration) func(Report) string {
 	return func(r Report) string {
 		switch {
@@ -75,7 +77,7 @@ func judge(failed int, gap time.Duration) func(Report) string {
 	}
 }
 
-// serves demands that a server answered, or did not.
+// serves requires that a server responded, or did not.
 func serves(vm string, want bool) func(Report) string {
 	return func(r Report) string {
 		switch n := r.Servers[vm]; {
@@ -88,7 +90,7 @@ func serves(vm string, want bool) func(Report) string {
 	}
 }
 
-// all demands every rule and reports the first that is broken.
+// all checks every rule and returns the first that is violated.
 func all(rules ...func(Report) string) func(Report) string {
 	return func(r Report) string {
 		for _, rule := range rules {

@@ -13,14 +13,14 @@ type webService struct {
 	Draining map[string]bool
 }
 
-// Health checks of the demo's service: a stopped server is out after two checks.
+// Health checks of the demo's service: a stopped server is marked down after two checks.
 const webHealth = `  health: {http: {path: /healthz}, interval: 100ms, timeout: 100ms, rise: 2, fall: 2}
 `
 
 // webVIP is the number of the demo's VIPs.
 const webVIP = 10
 
-// yaml writes the service as a person would.
+// yaml writes the service as a user would.
 func (w webService) yaml(t Topology) (string, error) {
 	v4, v6 := VIPAddresses(webVIP)
 	var b strings.Builder
@@ -41,7 +41,7 @@ func (w webService) yaml(t Topology) (string, error) {
 	return b.String(), nil
 }
 
-// webTargets are the addresses that clients ask.
+// webTargets returns the addresses that clients request.
 func webTargets() []string {
 	v4, v6 := VIPAddresses(webVIP)
 	return []string{netip.AddrPortFrom(v4, 80).String(), netip.AddrPortFrom(v6, 80).String()}

@@ -10,8 +10,9 @@ import (
 	"github.com/shuntlb/shunt/internal/netdev"
 )
 
-// Replace turns this process into a command on a node, as `nsenter --net` does: the terminal, signals and the exit code
-// are the command's own, and the bpf file system stays visible. It returns only when that failed.
+// Replace replaces this process by a command on a node, as `nsenter --net` does. The command keeps
+// the terminal, signals and exit code, and the bpf file system stays visible. Replace returns only
+// if that failed.
 func (l *Lab) Replace(node string, argv []string) error {
 	n, err := l.Topology.Find(node)
 	if err != nil {
@@ -49,7 +50,7 @@ func (l *Lab) StartOn(node string, cmd *exec.Cmd) error {
 	return nil
 }
 
-// environment is this process's, with the lab's mark.
+// environment returns this process's environment with the lab's variable.
 func (l *Lab) environment() []string {
 	return append(os.Environ(), labVariable+"="+l.Topology.Name)
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/shuntlb/shunt/internal/netdev"
 )
 
-// LoseMux is the loss of a machine: first its link goes down, so that nothing it says is heard any more, then every
-// process on it is killed. Only BFD can tell the router.
+// LoseMux simulates the loss of a machine: it first takes the link down, so that no further packet
+// arrives, then kills every process on it. The router can detect the loss only by BFD.
 func (l *Lab) LoseMux(ctx context.Context, name string) error {
 	n, err := l.mux(name)
 	if err != nil {
@@ -27,7 +27,7 @@ func (l *Lab) LoseMux(ctx context.Context, name string) error {
 	return l.killAll(ctx, []Node{n})
 }
 
-// ReviveMux brings a lost mux back; it does not wait for its routes.
+// ReviveMux restarts a lost mux. It does not wait for its routes.
 func (l *Lab) ReviveMux(name string) error {
 	n, err := l.mux(name)
 	if err != nil {
@@ -39,7 +39,8 @@ func (l *Lab) ReviveMux(name string) error {
 	return l.StartAgent(name)
 }
 
-// setLink sets the router's end of a mux's link: the mux loses or regains its carrier, and keeps its addresses.
+// setLink sets the router's end of a mux's link. The mux loses or regains its carrier, and keeps
+// its addresses.
 func (l *Lab) setLink(n Node, up bool) error {
 	router, err := netdev.OpenNamespace(Node{Name: "router1"}.Namespace(l.Topology.Name))
 	if err != nil {
@@ -49,8 +50,8 @@ func (l *Lab) setLink(n Node, up bool) error {
 	return router.SetUp(n.Name, up)
 }
 
-// RestartAgent kills exactly the agent of a mux or host by SIGKILL, starts it again, and returns when the new one has
-// reported to the manager. The mux's speaker is not touched.
+// RestartAgent kills exactly the agent of a mux or host by SIGKILL, starts it again, and returns
+// when the new one has reported to the manager. It does not touch the mux's speaker.
 func (l *Lab) RestartAgent(ctx context.Context, name string) error {
 	return l.ReplaceAgent(ctx, name, l.Binary)
 }
@@ -60,23 +61,25 @@ func (l *Lab) KillAgent(ctx context.Context, name string) error {
 	return l.killNamed(ctx, name, agentProcess)
 }
 
-// FreezeAgent stops the agent of a mux or host without telling it (SIGSTOP), or lets it go on.
+// FreezeAgent stops the agent of a mux or host without notice (SIGSTOP), or resumes it.
 func (l *Lab) FreezeAgent(name string, frozen bool) error {
 	return l.freeze(name, agentProcess, frozen)
 }
 
-// StartAgentFrom starts the agent of a mux or host from another program than the lab's; it does not wait.
+// StartAgentFrom starts the agent of a mux or host from another program than the lab's. It does not
+// wait.
 func (l *Lab) StartAgentFrom(name, program string) error { return l.startAgent(name, program) }
 
-// StateDir is the state directory of a node's agent.
+// StateDir returns the state directory of a node's agent.
 func (l *Lab) StateDir(node string) string { return filepath.Join(l.nodeDir(node), "state") }
 
-// KillSpeaker kills the speakers of a mux by SIGKILL and returns when they are gone; the agent is not touched.
+// KillSpeaker kills the speakers of a mux by SIGKILL and returns when they are gone. It does not
+// touch the agent.
 func (l *Lab) KillSpeaker(ctx context.Context, mux string) error {
 	return l.eachSpeaker(mux, func(p Process) error { return p.kill(ctx, unix.SIGKILL) })
 }
 
-// FreezeSpeaker stops the speakers of a mux without telling them (SIGSTOP), or lets them go on.
+// FreezeSpeaker stops the speakers of a mux without notice (SIGSTOP), or resumes them.
 func (l *Lab) FreezeSpeaker(mux string, frozen bool) error {
 	sig := unix.SIGCONT
 	if frozen {
@@ -90,7 +93,7 @@ func (l *Lab) FreezeSpeaker(mux string, frozen bool) error {
 	})
 }
 
-// Speakers returns the living speakers of a mux.
+// Speakers returns the running speakers of a mux.
 func (l *Lab) Speakers(mux string) (all []Process, err error) {
 	err = l.eachSpeaker(mux, func(p Process) error {
 		all = append(all, p)
@@ -102,7 +105,7 @@ func (l *Lab) Speakers(mux string) (all []Process, err error) {
 // speakerProgram is the subcommand that a mux's agent starts as its speaker.
 const speakerProgram = "mux-speaker"
 
-// eachSpeaker calls f with each living speaker of a mux: one, unless something is wrong.
+// eachSpeaker calls f with each running speaker of a mux: normally one.
 func (l *Lab) eachSpeaker(mux string, f func(Process) error) error {
 	n, err := l.mux(mux)
 	if err != nil {
@@ -120,7 +123,7 @@ func (l *Lab) eachSpeaker(mux string, f func(Process) error) error {
 	return nil
 }
 
-// ReplaceAgent is RestartAgent with another program, and with flags beside those that the lab gives.
+// ReplaceAgent is RestartAgent with another program, and with flags in addition to the lab's own.
 func (l *Lab) ReplaceAgent(ctx context.Context, name, program string, flags ...string) error {
 	if err := l.KillAgent(ctx, name); err != nil {
 		return err
@@ -132,7 +135,8 @@ func (l *Lab) ReplaceAgent(ctx context.Context, name, program string, flags ...s
 	return l.waitReported(ctx, name, since)
 }
 
-// waitReported waits until the manager has heard of a node after the given time that it obeys the newest plan.
+// waitReported waits until a node has reported after the given time that it has applied the newest
+// plan.
 func (l *Lab) waitReported(ctx context.Context, name string, since time.Time) error {
 	ctx, cancel := context.WithTimeout(ctx, readyWithin)
 	defer cancel()

@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// frrRouter is FRR: zebra, bgpd and bfdd with sockets and files in a folder of their own.
+// frrRouter is FRR: zebra, bgpd and bfdd with sockets and files in a separate directory.
 type frrRouter struct{ dir string }
 
 const frrZebra = `hostname {{.Name}}
@@ -20,7 +20,7 @@ const frrZebra = `hostname {{.Name}}
 const frrBFD = `hostname {{.Name}}
 `
 
-// GRACEFUL_SHUTDOWN (RFC 8326) is honoured by FRR without configuration: local preference 0.
+// FRR applies GRACEFUL_SHUTDOWN (RFC 8326) without configuration: local preference 0.
 const frrBGP = `hostname {{.Name}}
 ip prefix-list VIPS4 seq 5 permit {{.VIPs4}} ge 32
 ip prefix-list VIPS4 seq 10 permit {{.NAT4}} ge 32
@@ -65,7 +65,7 @@ router bgp {{.ASN}}
  exit-address-family
 `
 
-// frrFolders are where distributions keep FRR's daemons.
+// frrFolders are the directories of FRR's daemons in distributions.
 var frrFolders = []string{"/usr/lib/frr", "/usr/libexec/frr", "/usr/sbin"}
 
 func (r *frrRouter) start(ctx context.Context, l *Lab, c routerConfig) error {
@@ -79,7 +79,7 @@ func (r *frrRouter) start(ctx context.Context, l *Lab, c routerConfig) error {
 	if folder == "" {
 		return fmt.Errorf("start router1: FRR's bgpd is in none of %s: install it (apt install frr) or use --daemon bird", strings.Join(frrFolders, ", "))
 	}
-	// Sockets of daemons before these would look as if these were ready.
+	// Remove sockets of earlier daemons, because they would make these look ready.
 	if err := os.RemoveAll(r.dir); err != nil {
 		return fmt.Errorf("remove %s: %w", r.dir, err)
 	}
@@ -111,7 +111,7 @@ func (r *frrRouter) start(ctx context.Context, l *Lab, c routerConfig) error {
 		if _, err := l.start(command{node: node, name: daemon, path: filepath.Join(folder, daemon), args: args, urgent: true}); err != nil {
 			return err
 		}
-		if daemon == "zebra" { // the others look for it once a second only
+		if daemon == "zebra" { // the others look for it only once a second
 			if err := waitFor(ctx, "zebra's socket", func(context.Context) error { return exists(r.path("zserv.sock")) }); err != nil {
 				return err
 			}
@@ -120,7 +120,8 @@ func (r *frrRouter) start(ctx context.Context, l *Lab, c routerConfig) error {
 	return nil
 }
 
-// bfdControl keeps bfdd's control socket in the lab's folder. FRR 10 has no such socket and refuses the option.
+// bfdControl puts bfdd's control socket into the lab's directory. FRR 10 has no such socket and
+// refuses the option.
 func bfdControl(ctx context.Context, bfdd, socket string) []string {
 	help, err := exec.CommandContext(ctx, bfdd, "--help").CombinedOutput()
 	if err != nil || !strings.Contains(string(help), "--bfdctl") {
@@ -200,5 +201,5 @@ func (r *frrRouter) paths(ctx context.Context, prefix netip.Prefix) ([]string, e
 	return paths, nil
 }
 
-// keepRoutes does nothing: FRR ignores the end of BFD while a session restarts gracefully.
+// keepRoutes does nothing, because FRR ignores the end of BFD while a session restarts gracefully.
 func (r *frrRouter) keepRoutes(context.Context, bool) error { return nil }

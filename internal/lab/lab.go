@@ -16,36 +16,39 @@ import (
 	"github.com/shuntlb/shunt/internal/netdev"
 )
 
-// Lab is a lab that exists.
+// Lab is an existing lab.
 type Lab struct {
 	Topology Topology
 	// Binary is the shunt program that the lab's daemons run.
 	Binary   string
 	progress func(string)
-	// FabricOnly: no manager and no agents.
+	// FabricOnly means without manager and agents.
 	FabricOnly bool
 	// managerFlags are those of Options.
 	managerFlags []string
 }
 
-// Options of Up and Open.
+// Options configure Up and Open.
 type Options struct {
-	// Binary is the shunt program to run; this program when empty.
+	// Binary is the shunt program to run. Empty means this program.
 	Binary string
-	// Progress is told each step in one line; may be nil. It is called from one goroutine at a time.
+	// Progress receives each step as one line. It may be nil. It is called from one goroutine at a
+	// time.
 	Progress func(string)
-	// FabricOnly builds the network, the router and the servers, but starts no manager and no agents.
+	// FabricOnly builds the network, the router and the servers, but starts no manager and no
+	// agents.
 	FabricOnly bool
-	// ManagerFlags are given to managers beside the lab's own.
+	// ManagerFlags are flags of managers in addition to the lab's own.
 	ManagerFlags []string
 }
 
-// readyWithin is how long any one part of a lab may take to get ready. On two cores with a load of 40, seven agents that load their
-// programs at the same time take more than 30 seconds.
+// readyWithin bounds the time until any one part of a lab is ready. On two cores with a load of 40,
+// seven agents that load their programs at the same time take more than 30 seconds.
 const readyWithin = 2 * time.Minute
 
-// Up brings a lab up and returns when all nodes are synced and all BGP sessions established. Of a lab that is up already
-// only what is missing is started again; one that is half made, or whose router is dead, is removed and built anew.
+// Up brings a lab up and returns when all nodes are synced and all BGP sessions are established. If
+// the lab is already up, Up restarts only the missing processes. An incomplete lab is removed and
+// built again.
 func Up(ctx context.Context, t Topology, o Options) (*Lab, error) {
 	if err := t.Validate(); err != nil {
 		return nil, err
@@ -100,7 +103,8 @@ func Open(name string, o Options) (*Lab, error) {
 	return newLab(s.Topology, o)
 }
 
-// Down removes a lab: its processes, namespaces, pins and files. A lab that does not exist is no error.
+// Down removes a lab: its processes, namespaces, pins and files. It is no error if the lab does not
+// exist.
 func Down(ctx context.Context, name string) error {
 	if err := CheckName(name); err != nil {
 		return err
@@ -158,10 +162,11 @@ func (l *Lab) say(format string, args ...any) {
 
 func (l *Lab) nodeDir(node string) string { return filepath.Join(Dir(l.Topology.Name), node) }
 
-// LogPath is the log of everything that runs on a node.
+// LogPath returns the log of all processes of a node.
 func (l *Lab) LogPath(node string) string { return filepath.Join(l.nodeDir(node), "log") }
 
-// build makes everything from nothing. After an error the lab is left for inspection; the next Up removes it.
+// build makes everything from scratch. After an error the lab is left for inspection. The next Up
+// removes it.
 func (l *Lab) build(ctx context.Context) error {
 	s := state{Topology: l.Topology, FabricOnly: l.FabricOnly}
 	if err := makeOpenDir(Dir(l.Topology.Name)); err != nil {
@@ -191,7 +196,7 @@ func (l *Lab) build(ctx context.Context) error {
 	return s.save()
 }
 
-// remove takes everything of the lab away, whatever of it exists.
+// remove removes every existing part of the lab.
 func (l *Lab) remove(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, readyWithin)
 	defer cancel()
@@ -209,7 +214,7 @@ func (l *Lab) remove(ctx context.Context) error {
 		}
 	}
 	for _, n := range l.Topology.managers() {
-		// A test may have put its data on a disk of its own.
+		// A test may have mounted a separate disk for its data.
 		if err := unix.Unmount(l.managerData(n.Name), unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
 			return fmt.Errorf("unmount the data of %s: %w", n.Name, err)
 		}
@@ -241,7 +246,7 @@ func (l *Lab) startRouter(ctx context.Context) error {
 
 func (l *Lab) router() router { return newRouter(l.Topology.Routers.Daemon, l.nodeDir("router1")) }
 
-// startServers starts the server of every VM and waits until each answers.
+// startServers starts the server of every VM and waits until each responds.
 func (l *Lab) startServers(ctx context.Context) error {
 	var steps []func(context.Context) error
 	for _, n := range l.Topology.Nodes() {
@@ -256,7 +261,8 @@ func (l *Lab) startServers(ctx context.Context) error {
 	return nil
 }
 
-// together runs steps side by side and returns the first error; the others are then told to stop, and waited for.
+// together runs steps in parallel and returns the first error. It then cancels the others and waits
+// for them.
 func together(ctx context.Context, steps ...func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

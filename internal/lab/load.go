@@ -15,32 +15,32 @@ import (
 	"time"
 )
 
-// LoadOptions say what the load generator sends.
+// LoadOptions configure the load generator.
 type LoadOptions struct {
-	// Targets are addresses with ports, asked in turn.
+	// Targets are addresses with ports, requested in turn.
 	Targets []string
-	// Rate is requests per second over all targets. They are sent at fixed times, whatever became of those before, so
-	// that an outage does not slow the questions down.
+	// Rate is requests per second over all targets. They are sent at fixed times, whether or not
+	// earlier ones succeeded, so that an outage does not slow down the requests.
 	Rate int
-	// Timeout after which a request has failed.
+	// Timeout is when a request has failed.
 	Timeout time.Duration
-	// ReportEvery is how often the running totals are printed.
+	// ReportEvery is the interval of running totals.
 	ReportEvery time.Duration
 }
 
 // maxOutstanding bounds the requests in flight. Load.Rate times Timeout stays below it in all uses.
 const maxOutstanding = 2000
 
-// LoadLine is one line of the load generator's output: running totals of the present window, or the report of a window
-// that is over.
+// LoadLine is one line of the load generator's output: running totals of the current window, or the
+// report of a finished window.
 type LoadLine struct {
 	Totals *Report `json:"totals,omitempty"`
 	Window *Report `json:"window,omitempty"`
 }
 
-// Load sends HTTP requests, each over a new connection, until control ends or the context does. A line on control
-// begins a new window of that label; the report of the window before follows as soon as its last request is over.
-// Without control there is one window.
+// Load sends HTTP requests, each over a new connection, until control or the context ends. A line
+// on control begins a new window of that label. The report of the previous window follows when its
+// last request has finished. Without control there is one window.
 func Load(ctx context.Context, o LoadOptions, control io.Reader, out io.Writer) error {
 	if len(o.Targets) == 0 {
 		return errors.New("targets: none given")
@@ -77,7 +77,7 @@ type loadGenerator struct {
 	fault   error
 }
 
-// openWindow is a window with the requests that are still under way.
+// openWindow is a window and its requests in flight.
 type openWindow struct {
 	mu      sync.Mutex
 	window  Window
@@ -120,7 +120,7 @@ func (g *loadGenerator) run(ctx context.Context, marks <-chan string) error {
 	}
 }
 
-// finish prints a window's report once all its requests are over.
+// finish prints a window's report when all its requests have finished.
 func (g *loadGenerator) finish(w *openWindow) {
 	g.reports.Go(func() {
 		w.pending.Wait()
@@ -137,7 +137,7 @@ func (g *loadGenerator) print(l LoadLine) {
 	}
 }
 
-// ask makes one request over a connection of its own.
+// ask makes one request over a new connection.
 func ask(target string, timeout time.Duration) Request {
 	r := Request{Start: time.Now()}
 	server, err := get(target, r.Start.Add(timeout))

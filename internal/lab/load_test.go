@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Windows begin at marks, hold what was started in them, and count failures by kind.
+// Windows begin at marks, hold the requests started in them, and count failures by kind.
 func TestLoadWindows(t *testing.T) {
 	server := httptest.NewServer(webHandler("host1-vm1"))
 	defer server.Close()
@@ -37,7 +37,7 @@ func TestLoadWindows(t *testing.T) {
 	}
 	mark := func(label string) {
 		t.Helper()
-		go io.WriteString(control, label+"\n") // Load takes it while its lines are read here
+		go io.WriteString(control, label+"\n") // Load reads it while its lines are read here
 	}
 	served := func(l LoadLine) bool { return l.Totals != nil && l.Totals.Servers["host1-vm1"] >= 10 }
 	window := func(l LoadLine) bool { return l.Window != nil }
@@ -75,7 +75,7 @@ func TestLoadRefusesTooMuch(t *testing.T) {
 	}
 }
 
-// Faults that look different to the kernel have different names, and a timeout is one whatever was waited for.
+// Faults with different kernel errors have different names, and every timeout is named timeout.
 func TestFaultNames(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

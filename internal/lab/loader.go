@@ -13,7 +13,7 @@ import (
 	"sync"
 )
 
-// Loader is a load generator that runs on a client of the lab as a process of its own.
+// Loader is a load generator in a separate process on a client of the lab.
 type Loader struct {
 	cmd     *exec.Cmd
 	control io.WriteCloser
@@ -44,7 +44,7 @@ func (l *Lab) StartLoad(client string, o LoadOptions) (*Loader, error) {
 	return load, nil
 }
 
-// read takes the generator's lines until it ends.
+// read reads the generator's lines until it ends.
 func (g *Loader) read(out io.Reader) {
 	defer close(g.windows)
 	for lines := bufio.NewScanner(out); lines.Scan(); {
@@ -71,14 +71,14 @@ func (g *Loader) Mark(label string) error {
 	return nil
 }
 
-// Totals are the latest totals of the window that is running.
+// Totals returns the latest totals of the current window.
 func (g *Loader) Totals() Report {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.totals
 }
 
-// Window returns the next window that is over.
+// Window returns the next finished window.
 func (g *Loader) Window(ctx context.Context) (Report, error) {
 	select {
 	case r, ok := <-g.windows:

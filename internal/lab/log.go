@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 )
 
-// logTail is how much of a node's log an error carries.
+// logTail is the size of the part of a node's log in an error.
 const logTail = 2 << 10
 
 // Tail returns the end of a node's log, whole lines, at most n bytes.
@@ -46,7 +46,7 @@ func (l *Lab) withLog(node string, err error) error {
 	return fmt.Errorf("%w\n--- end of %s\n%s---", err, l.LogPath(node), tail)
 }
 
-// passwordPath is the file with the password of the BGP sessions (RFC 2385).
+// passwordPath returns the file with the password of the BGP sessions (RFC 2385).
 func (l *Lab) passwordPath() string { return filepath.Join(Dir(l.Topology.Name), "bgp-password") }
 
 // makePassword makes the lab's BGP password.

@@ -17,7 +17,7 @@ import (
 
 const managerProcess = "manager"
 
-// managers are the lab's, in order.
+// managers returns the lab's managers, in order.
 func (t Topology) managers() []Node {
 	var out []Node
 	for i := 1; i <= t.Managers; i++ {
@@ -26,12 +26,12 @@ func (t Topology) managers() []Node {
 	return out
 }
 
-// managerAddress is where a manager answers.
+// managerAddress returns the API address of a manager.
 func managerAddress(n Node) string {
 	return netip.AddrPortFrom(n.Addresses().V4.Addr(), ManagerPort).String()
 }
 
-// managerAddresses are those of all managers, as `--manager` takes them.
+// managerAddresses returns the addresses of all managers, as `--manager` accepts them.
 func (l *Lab) managerAddresses() string {
 	var all []string
 	for _, n := range l.Topology.managers() {
@@ -50,7 +50,8 @@ func (l *Lab) startManagers(ctx context.Context) error {
 	return nil
 }
 
-// restartManagers starts those that do not run, all before it waits for any: alone they may be no majority.
+// restartManagers starts the managers that do not run. It starts all before it waits for any,
+// because a single one may be no majority.
 func (l *Lab) restartManagers(ctx context.Context, running map[string]bool) error {
 	var started []Node
 	for _, n := range l.Topology.managers() {
@@ -74,7 +75,7 @@ func (l *Lab) restartManagers(ctx context.Context, running map[string]bool) erro
 	return nil
 }
 
-// StartManager starts a manager that was there before; it does not wait for it.
+// StartManager starts a manager that ran before. It does not wait for it.
 func (l *Lab) StartManager(name string) error { return l.StartManagerFrom(name, l.Binary) }
 
 // StartManagerFrom is StartManager with another program than the lab's.
@@ -95,7 +96,7 @@ func (l *Lab) KillManager(ctx context.Context, name string) error {
 	return l.killNamed(ctx, name, managerProcess)
 }
 
-// StopManager asks a manager to end (SIGTERM) and returns when it is gone.
+// StopManager ends a manager by SIGTERM and returns when it is gone.
 func (l *Lab) StopManager(ctx context.Context, name string) error {
 	if _, err := l.manager(name); err != nil {
 		return err
@@ -107,7 +108,7 @@ func (l *Lab) StopManager(ctx context.Context, name string) error {
 	return p.kill(ctx, unix.SIGTERM)
 }
 
-// FreezeManager stops a manager's process without telling it (SIGSTOP), or lets it go on.
+// FreezeManager stops a manager's process without notice (SIGSTOP), or resumes it.
 func (l *Lab) FreezeManager(name string, frozen bool) error {
 	if _, err := l.manager(name); err != nil {
 		return err
@@ -115,7 +116,7 @@ func (l *Lab) FreezeManager(name string, frozen bool) error {
 	return l.freeze(name, managerProcess, frozen)
 }
 
-// SetLink takes the carrier from a node but the router, or gives it back.
+// SetLink removes or restores the carrier of any node except the router.
 func (l *Lab) SetLink(name string, up bool) error {
 	n, err := l.Topology.Find(name)
 	if err != nil {
@@ -142,10 +143,11 @@ func (l *Lab) managerArgs(n Node) []string {
 	return append(args, l.managerFlags...)
 }
 
-// managerData is a manager's data directory.
+// managerData returns a manager's data directory.
 func (l *Lab) managerData(name string) string { return filepath.Join(l.nodeDir(name), "data") }
 
-// startManager starts a manager and returns when it answers. One that has no data yet joins the first.
+// startManager starts a manager and returns when it responds. A manager without data joins the
+// first.
 func (l *Lab) startManager(ctx context.Context, n Node) error {
 	args := l.managerArgs(n)
 	if _, err := os.Stat(l.managerData(n.Name)); errors.Is(err, os.ErrNotExist) && n.Index > 1 {
@@ -164,7 +166,7 @@ func (l *Lab) startManager(ctx context.Context, n Node) error {
 	return l.awaitManager(ctx, n)
 }
 
-// awaitManager waits until a manager answers.
+// awaitManager waits until a manager responds.
 func (l *Lab) awaitManager(ctx context.Context, n Node) error {
 	ctx, cancel := context.WithTimeout(ctx, readyWithin)
 	defer cancel()

@@ -7,10 +7,11 @@ import (
 	"github.com/shuntlb/shunt/internal/netdev"
 )
 
-// Uplink is the name of the one device that every node but the router has towards the fabric.
+// Uplink is the name of the device towards the fabric on every node except the router.
 const Uplink = "eth0"
 
-// FirstNamedPort to LastNamedPort are ports that clients give to no connection by themselves: tests bind them by number.
+// Ports from FirstNamedPort to LastNamedPort are excluded from the clients' ephemeral range. Tests
+// bind them by number.
 const (
 	FirstNamedPort = 20_000
 	LastNamedPort  = 23_999
@@ -23,11 +24,11 @@ const (
 	bridgeManagers = "managers"
 )
 
-// gatewayVM6 is what VMs route IPv6 through: every host has it on each VM's link. IPv4 goes through the host's underlay
-// address, which the host answers ARP for on any link.
+// gatewayVM6 is the VMs' IPv6 gateway: every host has it on each VM's link. IPv4 goes through the
+// host's underlay address, for which the host answers ARP on any link.
 var gatewayVM6 = linkLocal
 
-// linkLocal is the gateway's IPv6 address of its own on every link.
+// linkLocal is the gateway's IPv6 link-local address on every link.
 var linkLocal = netip.MustParsePrefix("fe80::1/64")
 
 // network builds the links of one lab. It owns the open handles until close.
@@ -69,7 +70,7 @@ func (n *network) create(node Node) error {
 	if err := netdev.CreateNamespace(name); err != nil {
 		return err
 	}
-	// Before the first device: devices inherit the defaults.
+	// Set them before the first device is made, because devices inherit the defaults.
 	if err := netdev.SetSysctls(name, sysctls(node.Kind)); err != nil {
 		return err
 	}
@@ -93,7 +94,8 @@ func (n *network) buildBridges(router *netdev.Namespace) error {
 		if err := addAddresses(router, bridge, addresses); err != nil {
 			return err
 		}
-		// FRR does not announce IPv6 from a device without a link-local address, and a bridge has none at first.
+		// FRR does not announce IPv6 from a device without a link-local address, and a new bridge
+		// has none.
 		if err := router.AddAddress(bridge, linkLocal); err != nil {
 			return err
 		}
@@ -121,7 +123,7 @@ func (n *network) connect(router *netdev.Namespace, node Node) error {
 	return nil
 }
 
-// connectLAN plugs a node into a bridge of the router, where the port has the node's name.
+// connectLAN connects a node to a bridge of the router, where the port has the node's name.
 func (n *network) connectLAN(router *netdev.Namespace, node Node, bridge string, gateway Pair) error {
 	ns := n.namespaces[node.Name]
 	err := netdev.AddVeth(netdev.VethEnd{Namespace: ns, Name: Uplink}, netdev.VethEnd{Namespace: router, Name: node.Name}, n.mtu)
@@ -137,7 +139,8 @@ func (n *network) connectLAN(router *netdev.Namespace, node Node, bridge string,
 	return addDefaults(ns, gateway)
 }
 
-// connectHost makes the point-to-point link of a host; its device at the router has the host's name.
+// connectHost makes the point-to-point link of a host. Its device at the router has the host's
+// name.
 func (n *network) connectHost(router *netdev.Namespace, node Node) error {
 	ns := n.namespaces[node.Name]
 	err := netdev.AddVeth(netdev.VethEnd{Namespace: ns, Name: Uplink}, netdev.VethEnd{Namespace: router, Name: node.Name}, n.mtu)
@@ -184,8 +187,9 @@ func (n *network) connectVM(router *netdev.Namespace, node Node) error {
 	})
 }
 
-// peerOfXDP prepares the fabric's end of a link whose other end runs XDP: checksums are complete when frames leave it,
-// and it polls, without which frames redirected into it would be lost.
+// peerOfXDP prepares the fabric's end of a link whose other end runs XDP. It makes checksums
+// complete when frames leave it, and enables polling, without which frames redirected into it would
+// be lost.
 func peerOfXDP(ns *netdev.Namespace, dev string) error {
 	if err := ns.SetOffload(dev, netdev.OffloadTxChecksum, false); err != nil {
 		return err
@@ -208,7 +212,7 @@ func addDefaults(ns *netdev.Namespace, gateway Pair) error {
 	})
 }
 
-// sysctls are the settings of a kind of node.
+// sysctls returns the settings of a kind of node.
 func sysctls(kind Kind) []netdev.Sysctl {
 	settings := []netdev.Sysctl{
 		{Key: "net/ipv6/conf/all/disable_ipv6", Value: "0"},
@@ -235,10 +239,12 @@ func sysctls(kind Kind) []netdev.Sysctl {
 	case KindRouter:
 		settings = append(settings, forward...)
 		settings = append(settings,
-			netdev.Sysctl{Key: "net/ipv4/fib_multipath_hash_policy", Value: "1"}, // L4: addresses and ports
+			// Hash policy 1 is L4: addresses and ports.
+			netdev.Sysctl{Key: "net/ipv4/fib_multipath_hash_policy", Value: "1"},
 			netdev.Sysctl{Key: "net/ipv6/fib_multipath_hash_policy", Value: "1"})
 	case KindMux:
-		// accept_local: packets that XDP encapsulated and left to the kernel come from the mux's own address.
+		// accept_local, because packets that XDP encapsulated and passed to the kernel come from
+		// the mux's own address.
 		settings = append(settings, forward...)
 		settings = append(settings,
 			netdev.Sysctl{Key: "net/ipv4/conf/all/accept_local", Value: "1"},
@@ -246,7 +252,7 @@ func sysctls(kind Kind) []netdev.Sysctl {
 	case KindHost:
 		settings = append(settings, forward...)
 	case KindClient:
-		// Room for a load generator that opens a connection per request.
+		// Enough ports for a load generator that opens a connection per request.
 		settings = append(settings,
 			netdev.Sysctl{Key: "net/ipv4/ip_local_port_range", Value: "10000 65000"},
 			netdev.Sysctl{Key: "net/ipv4/ip_local_reserved_ports", Value: fmt.Sprintf("%d-%d", FirstNamedPort, LastNamedPort)},

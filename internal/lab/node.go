@@ -5,7 +5,7 @@ import (
 	"net/netip"
 )
 
-// Kind is what a node of a lab is.
+// Kind is the type of a lab node.
 type Kind string
 
 // The kinds of nodes.
@@ -45,13 +45,14 @@ func (t Topology) Nodes() []Node {
 	return nodes
 }
 
-// VMName is the name of VM j on host i.
+// VMName returns the name of VM j on host i.
 func VMName(i, j int) string { return fmt.Sprintf("host%d-vm%d", i, j) }
 
-// Namespace is the name of the node's network namespace in the named lab.
+// Namespace returns the name of the node's network namespace in the named lab.
 func (n Node) Namespace(lab string) string { return lab + "-" + n.Name }
 
-// Addresses are the node's own, those that others reach it at; a router has one on each link and none here.
+// Addresses returns the node's own addresses, at which other nodes reach it. A router has one on
+// each link and none here.
 func (n Node) Addresses() Pair {
 	switch n.Kind {
 	case KindClient:

@@ -21,11 +21,11 @@ import (
 	"github.com/shuntlb/shunt/internal/netdev"
 )
 
-// labVariable is in the environment of every process of a lab. Together with the namespace it tells a lab's processes
-// from all others, also those that no record was written of.
+// labVariable is in the environment of every process of a lab. Together with the namespace it
+// identifies a lab's processes, including those without a record.
 const labVariable = "SHUNT_LAB"
 
-// Process is a process as it is recorded. Pid and Start together are never reused before the next boot.
+// Process is the record of a process. Pid and Start together are never reused before the next boot.
 type Process struct {
 	Node string `json:"node"`
 	// Name of the process within its node: "manager", "mux", "bgpd".
@@ -41,14 +41,16 @@ type command struct {
 	name string
 	path string
 	args []string
-	// urgent processes run before others: a router does not share its processor with the machines around it.
+	// urgent processes run before others, because a real router does not share its CPU with the
+	// machines around it.
 	urgent bool
 }
 
 // urgentNice is the nice value of urgent processes.
 const urgentNice = -10
 
-// start runs a command in its node's namespace with its output appended to the node's log, and records it.
+// start runs a command in its node's namespace with its output appended to the node's log, and
+// records it.
 func (l *Lab) start(c command) (Process, error) {
 	dir := l.nodeDir(c.node.Name)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -86,8 +88,8 @@ func (l *Lab) start(c command) (Process, error) {
 	return p, writeFile(filepath.Join(dir, c.name+".pid"), b, 0o644)
 }
 
-// startUrgent starts a process with the nice value of this thread lowered for the moment, which all of its threads
-// inherit. The thread must be locked.
+// startUrgent starts a process with a temporarily lowered nice value of this thread, which all
+// threads of the process inherit. The thread must be locked.
 func startUrgent(cmd *exec.Cmd) error {
 	if err := unix.Setpriority(unix.PRIO_PROCESS, 0, urgentNice); err != nil {
 		return fmt.Errorf("set nice value %d: %w", urgentNice, err)
@@ -112,14 +114,16 @@ func (l *Lab) Processes() ([]Process, error) {
 			return nil, err
 		}
 		var p Process
-		if json.Unmarshal(b, &p) == nil && p.Pid > 0 && p.Start > 0 { // other programs' pid files are not ours
+		if json.Unmarshal(b, &p) == nil && p.Pid > 0 && p.Start > 0 {
+			// Pid files of other programs do not belong to the lab.
 			all = append(all, p)
 		}
 	}
 	return all, nil
 }
 
-// Alive tells whether the very process that was recorded still runs.
+// Alive reports whether the recorded process still runs. A later process with the same pid does not
+// count.
 func (p Process) Alive() bool {
 	start, status, err := procStat(p.Pid)
 	return err == nil && start == p.Start && status != 'Z' && status != 'X'
@@ -135,7 +139,7 @@ func (p Process) kill(ctx context.Context, signal unix.Signal) error {
 		return fmt.Errorf("kill %s on %s: open pid %d: %w", p.Name, p.Node, p.Pid, err)
 	}
 	defer unix.Close(fd)
-	if !p.Alive() { // the number was reused, or the process is dead already
+	if !p.Alive() { // the pid was reused, or the process is already dead
 		return nil
 	}
 	if err := unix.PidfdSendSignal(fd, signal, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
@@ -155,8 +159,9 @@ func (p Process) kill(ctx context.Context, signal unix.Signal) error {
 	}
 }
 
-// killAll ends every process of the nodes: the recorded ones and those found in the nodes' namespaces with the lab's
-// mark, until none is left. Nothing of a lab needs a clean end: its data go with it.
+// killAll kills the recorded processes of the nodes and those in the nodes' namespaces with the
+// lab's variable, until none is left. No process of a lab needs a clean end, because its data is
+// removed too.
 func (l *Lab) killAll(ctx context.Context, nodes []Node) error {
 	for {
 		left, unsure := l.present(nodes)
@@ -181,8 +186,9 @@ func (l *Lab) killAll(ctx context.Context, nodes []Node) error {
 	}
 }
 
-// present finds the living processes of the nodes, never this one or its ancestors. It returns unsure if a process in one of their
-// namespaces is in execve(2): its environment can be read only afterwards.
+// present finds the running processes of the nodes, except this one and its ancestors. It returns
+// unsure if a process in one of their namespaces is in execve(2), because its environment can be
+// read only afterwards.
 func (l *Lab) present(nodes []Node) (alive []Process, unsure bool) {
 	spare := ancestors()
 	byID := map[netdev.NamespaceID]string{}
@@ -222,7 +228,8 @@ func (l *Lab) present(nodes []Node) (alive []Process, unsure bool) {
 	return alive, unsure
 }
 
-// unrecorded finds the living processes of the lab that no record was written of: those that recorded ones started.
+// unrecorded finds the running processes of the lab without a record: those that recorded ones
+// started.
 func (l *Lab) unrecorded(recorded []Process) []Process {
 	known := map[int]bool{}
 	for _, p := range recorded {
@@ -232,7 +239,7 @@ func (l *Lab) unrecorded(recorded []Process) []Process {
 	return slices.DeleteFunc(alive, func(p Process) bool { return known[p.Pid] })
 }
 
-// programName is the program a process runs; of shunt itself the subcommand.
+// programName returns the program that a process runs. For shunt it returns the subcommand.
 func programName(pid int) string {
 	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	argv := strings.Split(string(b), "\x00")
@@ -242,7 +249,7 @@ func programName(pid int) string {
 	return filepath.Base(argv[0])
 }
 
-// marked tells whether the process was started by the named lab, or by a process of it.
+// marked reports whether the process was started by the named lab, or by one of its processes.
 func marked(pid int, lab string) bool {
 	env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
 	if err != nil {
@@ -256,8 +263,8 @@ func marked(pid int, lab string) bool {
 	return false
 }
 
-// executing reports whether a process is between the end of its former program and the begin of the next one in execve(2): its arguments
-// and its environment are both empty then.
+// executing reports whether a process is in execve(2), between the end of its previous program and
+// the start of the next one. Its arguments and its environment are both empty then.
 func executing(pid int) bool {
 	for _, file := range []string{"environ", "cmdline"} {
 		if b, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", pid, file)); err != nil || len(b) > 0 {
@@ -282,7 +289,7 @@ func pids() []int {
 	return all
 }
 
-// ancestors are this process and those it descends from.
+// ancestors returns the pids of this process and its ancestors.
 func ancestors() map[int]bool {
 	set := map[int]bool{}
 	for pid := os.Getpid(); pid > 1 && !set[pid]; {
@@ -306,13 +313,14 @@ func procStat(pid int) (start uint64, status byte, err error) {
 	return start, fields[0][0], err
 }
 
-// statFields are the fields of /proc/PID/stat after the command's name, from field 3 (state) on.
+// statFields returns the fields of /proc/PID/stat after the command's name, from field 3 (state)
+// on.
 func statFields(pid int) ([]string, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return nil, err
 	}
-	// The name stands in parentheses and may contain anything.
+	// The name is in parentheses and may contain any byte.
 	text := string(b)
 	fields := strings.Fields(text[strings.LastIndexByte(text, ')')+1:])
 	if len(fields) < 20 {

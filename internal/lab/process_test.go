@@ -10,7 +10,8 @@ import (
 	"github.com/shuntlb/shunt/internal/netdev"
 )
 
-// TestKillAllLeavesNobody: a process that starts another one when that dies, as a mux does with its BGP speaker, leaves none when all are killed.
+// TestKillAllLeavesNobody checks that a process that restarts another one when it dies, as a mux
+// does with its BGP speaker, leaves none when all are killed.
 func TestKillAllLeavesNobody(t *testing.T) {
 	l := &Lab{Topology: Topology{Name: fmt.Sprintf("kill%d", os.Getpid())}}
 	node := Node{Name: "mux1"}

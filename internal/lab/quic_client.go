@@ -23,10 +23,10 @@ import (
 
 const (
 	quicServerName = "lab"
-	// quicPatience is how long anything of a QUIC client may take before it has failed.
+	// quicPatience bounds every step of a QUIC client.
 	quicPatience = time.Minute
-	// quicBody is one download: with its pace it takes about a third of a second, so that one is nearly always under way, and many clients fit on
-	// a machine.
+	// quicBody is the size of one download. At its pace it takes about a third of a second, so that
+	// one is nearly always in progress, and a machine can run many clients.
 	quicBody  = 1 << 18
 	quicQuery = "/bytes/262144?every=20ms"
 )
@@ -35,26 +35,29 @@ const (
 type QUICReport struct {
 	// Event is "connected", "moved", "ended" or "failed".
 	Event string `json:"event"`
-	// Server is the name of the one that answers.
+	// Server is the name of the server that responds.
 	Server string `json:"server,omitempty"`
 	// From is the client's address and port.
 	From string `json:"from,omitempty"`
-	// Downloads are those that are complete.
+	// Downloads counts complete ones.
 	Downloads int    `json:"downloads"`
 	Error     string `json:"error,omitempty"`
 }
 
-// QUICClientOptions say what a QUIC client does.
+// QUICClientOptions configure a QUIC client.
 type QUICClientOptions struct {
 	Target netip.AddrPort
-	// From are the client's own addresses, which it takes in turn as it moves; empty: any.
+	// From are the client's source addresses, which it uses in turn when it moves. Empty means any.
 	From []netip.Addr
-	// Names are ALPN protocols offered beside h3: enough of them make a ClientHello longer than a datagram.
+	// Names is the number of ALPN protocols offered in addition to h3. With enough of them a
+	// ClientHello exceeds a datagram.
 	Names int
 }
 
-// QUICClient downloads over one HTTP/3 connection without end, and at each line "move" of commands goes on from another port and the next address. It fails
-// when a download is broken or comes from another server than the first. The line "end", or the end of commands, ends it. Reports are JSON lines.
+// QUICClient downloads repeatedly over one HTTP/3 connection. At each line "move" of commands it
+// continues from another port and the next address. It fails when a download is broken or comes
+// from another server than the first. The line "end", or the end of commands, ends it. Reports are
+// JSON lines.
 func QUICClient(ctx context.Context, o QUICClientOptions, commands io.Reader, out io.Writer) error {
 	c := &quicClient{o: o, done: make(chan error, 1), progress: make(chan struct{}, 1)}
 	err := c.run(ctx, commands, json.NewEncoder(out))
@@ -120,7 +123,7 @@ func (c *quicClient) run(ctx context.Context, commands io.Reader, out *json.Enco
 					return err
 				}
 			case "end", "":
-				// What is under way must come to its end.
+				// The download in progress must complete.
 				if err := c.more(ctx, 1); err != nil {
 					return err
 				}
@@ -183,7 +186,7 @@ func (c *quicClient) connect(ctx context.Context) error {
 	return c.get(ctx, "/bytes/0", 0)
 }
 
-// download asks for bodies one after the other until ctx ends.
+// download requests bodies one after the other until ctx ends.
 func (c *quicClient) download(ctx context.Context) error {
 	for {
 		if err := c.get(ctx, quicQuery, quicBody); err != nil {
@@ -196,7 +199,7 @@ func (c *quicClient) download(ctx context.Context) error {
 	}
 }
 
-// get fetches a body of /bytes/N, looks at each of its bytes, and at who sent it.
+// get fetches a body of /bytes/N, and checks each of its bytes and the server that sent it.
 func (c *quicClient) get(ctx context.Context, path string, length int64) error {
 	ctx, cancel := context.WithTimeout(ctx, quicPatience)
 	defer cancel()
@@ -225,7 +228,7 @@ func (c *quicClient) get(ctx context.Context, path string, length int64) error {
 	return nil
 }
 
-// from notes who answers: it must be the same for as long as the connection lives.
+// from records the responding server, which must stay the same for the life of the connection.
 func (c *quicClient) from(server string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -238,7 +241,7 @@ func (c *quicClient) from(server string) error {
 	return nil
 }
 
-// patternChecker takes the body of /bytes/N and nothing else.
+// patternChecker accepts the body of /bytes/N and no other data.
 type patternChecker struct{ n int64 }
 
 // Write implements io.Writer.
@@ -252,7 +255,7 @@ func (p *patternChecker) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// move goes on from another port, and returns when a download that began there is complete.
+// move continues from another port, and returns when a download that began there is complete.
 func (c *quicClient) move(ctx context.Context) error {
 	probing, cancel := context.WithTimeout(ctx, quicPatience)
 	defer cancel()
@@ -279,7 +282,7 @@ func (c *quicClient) move(ctx context.Context) error {
 	return c.more(ctx, 2)
 }
 
-// more waits for so many downloads more than now; of two the second began after it was asked for.
+// more waits for n more complete downloads. Of two, the second began after the call.
 func (c *quicClient) more(ctx context.Context, n int) error {
 	count := func() int {
 		c.mu.Lock()

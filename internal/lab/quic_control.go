@@ -17,12 +17,14 @@ import (
 	"github.com/shuntlb/shunt/internal/netdev"
 )
 
-// QUICServer is a QUIC server of a VM, beside the VM's usual one.
+// QUICServer is a QUIC server of a VM, in addition to the VM's normal server.
 type QUICServer struct {
 	VM string
-	// Network is "udp4" or "udp6": a VIP of each family has keys of its own, and so does a server for each.
+	// Network is "udp4" or "udp6": a VIP of each family has its own keys, and so there is a server
+	// for each.
 	Network string
-	// Config is what connection ids are made of (quiclb.Parse); nil: they name no server.
+	// Config is the configuration of connection ids (quiclb.Parse). If it is nil, they contain no
+	// server id.
 	Config []byte
 	Retry  bool
 }
@@ -33,7 +35,7 @@ func (l *Lab) quicConfig(s QUICServer) string {
 	return filepath.Join(l.nodeDir(s.VM), s.process()+".json")
 }
 
-// StartQUIC starts a QUIC server and returns when it answers.
+// StartQUIC starts a QUIC server and returns when it responds.
 func (l *Lab) StartQUIC(ctx context.Context, s QUICServer) error {
 	node, err := l.vm(s.VM)
 	if err != nil {
@@ -74,7 +76,7 @@ func (l *Lab) StartQUIC(ctx context.Context, s QUICServer) error {
 	return nil
 }
 
-// SetQUIC gives a QUIC server another configuration while it runs.
+// SetQUIC changes the configuration of a running QUIC server.
 func (l *Lab) SetQUIC(s QUICServer) error { return writeFile(l.quicConfig(s), s.Config, 0o600) }
 
 // StopQUIC kills a QUIC server.
@@ -82,7 +84,7 @@ func (l *Lab) StopQUIC(ctx context.Context, s QUICServer) error {
 	return l.killNamed(ctx, s.VM, s.process())
 }
 
-// AskQUIC gets a path over an HTTP/3 connection of its own from a node.
+// AskQUIC gets a path over a new HTTP/3 connection from a node.
 func (l *Lab) AskQUIC(ctx context.Context, from string, target netip.AddrPort, path string) (string, error) {
 	n, err := l.Topology.Find(from)
 	if err != nil {

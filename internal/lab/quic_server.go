@@ -22,32 +22,35 @@ import (
 )
 
 const (
-	// quicIdle is how long a lab's QUIC connections live in silence: longer than any loss that they must outlive.
+	// quicIdle is the idle timeout of a lab's QUIC connections: longer than any loss that they must
+	// survive.
 	quicIdle = 30 * time.Second
-	// quicResetSecret makes the stateless resets of a server that starts again those of the one before. It protects nothing in a lab.
+	// quicResetSecret makes a restarted server send the same stateless resets as before. It
+	// protects nothing in a lab.
 	quicResetSecret = "a lab's servers"
-	// followEvery is how often a server looks at its configuration.
+	// followEvery is the interval at which a server checks its configuration.
 	followEvery = 100 * time.Millisecond
 )
 
-// QUICOptions say how a QUIC server of a lab serves.
+// QUICOptions configure a QUIC server of a lab.
 type QUICOptions struct {
-	// Name is what it answers with.
+	// Name is the name in its responses.
 	Name string
-	// Network is "udp", "udp4" or "udp6"; Port 0 takes any.
+	// Network is "udp", "udp4" or "udp6". Port 0 takes any.
 	Network string
 	Port    int
-	// Config is a file as quiclb.Load reads it, which is followed; without one connection ids are random, and name no server.
+	// Config is a file as quiclb.Load reads it, which is followed. Without it connection ids are
+	// random and contain no server id.
 	Config string
-	// Retry has every client prove its address first (RFC 9000 section 8.1.2).
+	// Retry makes every client prove its address first (RFC 9000 section 8.1.2).
 	Retry bool
-	// Listening is told the address when the server listens. It may be nil.
+	// Listening is called with the address when the server listens. It may be nil.
 	Listening func(net.Addr)
 	Log       *slog.Logger
 }
 
-// ServeQUIC runs an HTTP/3 server until the context ends: what a lab's servers answer over HTTP, and GET /quic with the configuration that connection ids are
-// made under.
+// ServeQUIC runs an HTTP/3 server until the context ends. It serves the paths of a lab's HTTP
+// servers, and GET /quic with the configuration of its connection ids.
 func ServeQUIC(ctx context.Context, o QUICOptions) error {
 	conn, err := net.ListenUDP(o.Network, &net.UDPAddr{Port: o.Port})
 	if err != nil {
@@ -93,7 +96,8 @@ func ServeQUIC(ctx context.Context, o QUICOptions) error {
 	return fmt.Errorf("serve quic: %w", err)
 }
 
-// quicGenerator gives the transport connection ids by the configuration in a file, as long as ctx lasts.
+// quicGenerator makes the transport's connection ids by the configuration in a file, until ctx
+// ends.
 func quicGenerator(ctx context.Context, o QUICOptions, transport *quic.Transport) (*quiclb.Generator, error) {
 	configs, err := quiclb.Load(o.Config)
 	if err != nil {
@@ -118,7 +122,7 @@ func quicGenerator(ctx context.Context, o QUICOptions, transport *quic.Transport
 	return generator, nil
 }
 
-// quicCertificate is one that nobody trusts: clients of labs do not look at it.
+// quicCertificate makes an untrusted certificate, because clients of labs do not verify it.
 func quicCertificate() (tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -39,8 +39,8 @@ func startQUIC(t *testing.T, o QUICOptions) netip.AddrPort {
 	panic("unreachable")
 }
 
-// TestQUICMoves: a client downloads on from other ports and addresses, with and without connection ids that name the server, and when it had to prove its
-// address first.
+// TestQUICMoves checks that a client continues its downloads from other ports and addresses, with
+// and without a server id in connection ids, and after it had to prove its address.
 func TestQUICMoves(t *testing.T) {
 	config := filepath.Join(t.TempDir(), "quic.json")
 	text := `{"configs":[{"id":2,"format":"quiclb","key":"8f95f09245765f80256934e50c66207f","serverId":"007000","nonceLength":13,"active":true}]}`
@@ -88,7 +88,8 @@ func TestQUICMoves(t *testing.T) {
 	}
 }
 
-// TestQUICServerRefuses: a server without what its connection ids are made of does not start.
+// TestQUICServerRefuses checks that a server without a configuration of its connection ids does not
+// start.
 func TestQUICServerRefuses(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "none.json")
 	if err := ServeQUIC(t.Context(), QUICOptions{Network: "udp4", Config: path}); err == nil {

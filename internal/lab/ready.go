@@ -14,13 +14,14 @@ import (
 	"github.com/shuntlb/shunt/internal/netdev"
 )
 
-// stop is a condition's error that waiting longer cannot cure.
+// stop is a condition's error that waiting longer cannot clear.
 type stop struct{ error }
 
 func (s stop) Unwrap() error { return s.error }
 
-// WaitReady waits until every mux and host obeys the newest plan and every BGP session is established at both ends. Its
-// error says what is missing, with the end of the log of the first node that is not ready.
+// WaitReady waits until every mux and host has applied the newest plan and every BGP session is
+// established at both ends. Its error lists the missing conditions, with the end of the log of the
+// first node that is not ready.
 func (l *Lab) WaitReady(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, readyWithin)
 	defer cancel()
@@ -71,7 +72,7 @@ func (l *Lab) WaitReady(ctx context.Context) error {
 	return err
 }
 
-// missing lists what keeps the lab's agents from being ready, and the first node concerned.
+// missing lists the conditions that the lab's agents do not meet yet, and the first node concerned.
 func (l *Lab) missing(s *apiv1.StatusResponse) (missing []string, culprit string) {
 	byName := map[string]*apiv1.NodeStatus{}
 	for _, n := range s.GetNodes() {
@@ -116,7 +117,7 @@ func missingOf(n Node, s *apiv1.NodeStatus, revision int64) (missing []string) {
 	return missing
 }
 
-// WaitRoutes waits until the router has exactly so many next hops to both n-th VIPs.
+// WaitRoutes waits until the router has exactly this many next hops to both n-th VIPs.
 func (l *Lab) WaitRoutes(ctx context.Context, n, hops int) error {
 	ctx, cancel := context.WithTimeout(ctx, readyWithin)
 	defer cancel()
@@ -137,7 +138,7 @@ func (l *Lab) WaitRoutes(ctx context.Context, n, hops int) error {
 	return nil
 }
 
-// FirstAnswer asks a target over HTTP from a client, again and again, until it answers.
+// FirstAnswer sends HTTP requests to a target from a client until it responds.
 func (l *Lab) FirstAnswer(ctx context.Context, client, target string) error {
 	ctx, cancel := context.WithTimeout(ctx, readyWithin)
 	defer cancel()
@@ -153,5 +154,5 @@ func (l *Lab) FirstAnswer(ctx context.Context, client, target string) error {
 	})
 }
 
-// firstAnswerTimeout ends a try before TCP would send its SYN again, after one second.
+// firstAnswerTimeout ends a try before TCP would retransmit its SYN, after one second.
 const firstAnswerTimeout = 100 * time.Millisecond

@@ -6,7 +6,7 @@ import (
 	"github.com/shuntlb/shunt/internal/netdev"
 )
 
-// standing tells whether the lab's namespaces exist: then the rest can be repaired.
+// standing reports whether the lab's namespaces exist, so that the rest can be repaired.
 func (l *Lab) standing() bool {
 	for _, n := range l.Topology.Nodes() {
 		if !netdev.Exists(n.Namespace(l.Topology.Name)) {
@@ -16,7 +16,8 @@ func (l *Lab) standing() bool {
 	return true
 }
 
-// repairRouter starts the routing daemons again when one of them does not run: they depend on each other.
+// repairRouter restarts all routing daemons if one of them does not run, because they depend on
+// each other.
 func (l *Lab) repairRouter(ctx context.Context, processes []Process) error {
 	recorded, alive := 0, 0
 	for _, p := range processes {
@@ -38,8 +39,8 @@ func (l *Lab) repairRouter(ctx context.Context, processes []Process) error {
 	return l.startRouter(ctx)
 }
 
-// repair starts whatever of a standing lab does not run, plugs the muxes in, and waits until all is ready. The objects
-// that were applied stay.
+// repair starts the missing processes of a standing lab, connects the muxes, and waits until all is
+// ready. Applied objects stay.
 func (l *Lab) repair(ctx context.Context) error {
 	running := map[string]bool{}
 	processes, err := l.Processes()

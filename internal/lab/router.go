@@ -15,15 +15,17 @@ type router interface {
 	start(ctx context.Context, l *Lab, c routerConfig) error
 	// ready returns nil when sessions can be accepted.
 	ready(ctx context.Context) error
-	// sessions are the states of all BGP sessions, by neighbour: "established", or whatever else the daemon says.
+	// sessions returns the states of all BGP sessions, by neighbor: "established", or the daemon's
+	// text.
 	sessions(ctx context.Context) (map[netip.Addr]string, error)
-	// paths are the AS_PATHs of all routes to a prefix, as the daemon writes them.
+	// paths returns the AS_PATHs of all routes to a prefix, as the daemon writes them.
 	paths(ctx context.Context, prefix netip.Prefix) ([]string, error)
-	// keepRoutes prepares the router for BGP speakers that are replaced, or ends that. Nothing for daemons that always are.
+	// keepRoutes makes the router keep the routes of BGP speakers that are replaced, or ends that.
+	// It does nothing for daemons that always keep them.
 	keepRoutes(ctx context.Context, keep bool) error
 }
 
-// routerConfig is what a configuration is generated from.
+// routerConfig is the input of a generated configuration.
 type routerConfig struct {
 	Name     string
 	RouterID netip.Addr
@@ -34,19 +36,19 @@ type routerConfig struct {
 	VIPs6    netip.Prefix
 	NAT4     netip.Prefix
 	NAT6     netip.Prefix
-	// Local addresses on the muxes' LAN.
+	// Local4 and Local6 are the addresses on the muxes' LAN.
 	Local4, Local6 netip.Addr
 	Muxes          []muxNeighbour
 	MaxPaths       int
 }
 
-// muxNeighbour is one mux, with a session of its own for each family.
+// muxNeighbour is one mux, with a separate session for each family.
 type muxNeighbour struct {
 	Name   string
 	V4, V6 netip.Addr
 }
 
-// newRouterConfig describes the one router of a topology.
+// newRouterConfig describes the single router of a topology.
 func newRouterConfig(t Topology, password string) routerConfig {
 	local := routerOnMuxes()
 	c := routerConfig{
@@ -70,7 +72,7 @@ func newRouterConfig(t Topology, password string) routerConfig {
 	return c
 }
 
-// newRouter returns the adapter of the topology's daemon, whose files live in dir.
+// newRouter returns the adapter of the topology's daemon, whose files are in dir.
 func newRouter(d Daemon, dir string) router {
 	if d == BIRD {
 		return &birdRouter{dir: filepath.Join(dir, "bird")}
@@ -91,14 +93,15 @@ func (c routerConfig) render(text string) (string, error) {
 	return b.String(), nil
 }
 
-// KeepRoutes prepares the router for the replacement of BGP speakers of muxes, so that it keeps their routes meanwhile, or ends that: with BIRD a mux that is lost
-// meanwhile keeps its routes for 15 s.
+// KeepRoutes prepares the router for the replacement of the muxes' BGP speakers, so that it keeps
+// their routes meanwhile, or ends that. Meanwhile a router with BIRD keeps the routes of a lost mux
+// for 15 s.
 func (l *Lab) KeepRoutes(ctx context.Context, keep bool) error {
 	return l.router().keepRoutes(ctx, keep)
 }
 
-// PathsAtRouter are the AS_PATHs of all routes that the router has to a prefix: "65010", longer where a mux ranks itself behind
-// others.
+// PathsAtRouter returns the AS_PATHs of all routes that the router has to a prefix: "65010", longer
+// if a mux prepends to rank itself behind others.
 func (l *Lab) PathsAtRouter(ctx context.Context, prefix netip.Prefix) ([]string, error) {
 	return l.router().paths(ctx, prefix)
 }

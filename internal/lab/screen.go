@@ -18,7 +18,7 @@ type Screen struct {
 	width int // of the terminal, in columns
 }
 
-// NewScreen prints to out.
+// NewScreen returns a Screen that prints to out.
 func NewScreen(out io.Writer) *Screen {
 	s := &Screen{out: out}
 	if f, ok := out.(*os.File); ok {
@@ -40,11 +40,11 @@ func (s *Screen) Line(format string, args ...any) {
 	fmt.Fprintf(s.out, format+"\n", args...)
 }
 
-// Event announces what is about to happen.
+// Event prints the heading of an event.
 func (s *Screen) Event(name string) { s.Line("\n▶ %s", name) }
 
-// Live shows the running totals: who answered and which mux carried it. Off a terminal only the last of a window is
-// printed.
+// Live shows the running totals: the responses by server and the packets by mux. Off a terminal it
+// prints only the last totals of a window.
 func (s *Screen) Live(r Report, muxes map[string]uint64, last bool) {
 	text := fmt.Sprintf("  %d sent, %d failed · answered: %s · packets by mux: %s", r.Sent, r.Failed, shares(r.Servers), shares(muxes))
 	switch {
@@ -55,7 +55,7 @@ func (s *Screen) Live(r Report, muxes map[string]uint64, last bool) {
 	}
 }
 
-// fit cuts a line that the terminal would break, and that could then not be painted over.
+// fit cuts a line that the terminal would wrap, because a wrapped line cannot be repainted.
 func (s *Screen) fit(text string) string {
 	if runes := []rune(text); s.width > 0 && len(runes) >= s.width {
 		return string(runes[:s.width-1])

@@ -14,11 +14,11 @@ import (
 	"time"
 )
 
-// MaxBytes is the longest body GET /bytes/N sends.
+// MaxBytes is the longest body that GET /bytes/N sends.
 const MaxBytes = 1 << 40
 
-// pattern is what bodies of /bytes/N repeat: byte i of a body is i modulo 251. Its length is a multiple of 251 near
-// 256 KiB, so that one write fills a socket buffer.
+// pattern is the repeated content of bodies of /bytes/N: byte i of a body is i modulo 251. Its
+// length is a multiple of 251 near 256 KiB, so that one write fills a socket buffer.
 var pattern = func() []byte {
 	p := make([]byte, 251*1044)
 	for i := range p {
@@ -27,11 +27,12 @@ var pattern = func() []byte {
 	return p
 }()
 
-// PatternByte is byte i of the body of /bytes/N.
+// PatternByte returns byte i of the body of /bytes/N.
 func PatternByte(i int64) byte { return byte(i % 251) }
 
-// Serve runs a lab server until the context ends: HTTP on ServerPort and echo on EchoPort over TCP and UDP, on every
-// address of the machine. Answers leave from the address that was asked, so a VIP on the loopback works.
+// Serve runs a lab server until the context ends: HTTP on ServerPort and echo on EchoPort over TCP
+// and UDP, on every address of the machine. Responses leave from the requested address, so a VIP on
+// the loopback works.
 func Serve(ctx context.Context, name string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -69,11 +70,12 @@ func Serve(ctx context.Context, name string) error {
 	return err
 }
 
-// slowChunk is what /bytes/N sends at once when it is asked for a pace.
+// slowChunk is the size of each write of a paced /bytes/N.
 const slowChunk = 16 << 10
 
-// webHandler answers / with the server's name, /healthz, /load with what was put there last, at first 0, and /bytes/N with N bytes, or with slowChunk of them in
-// every so much time (?every=5ms) and the server's name as Server. /push and /work are told there.
+// webHandler serves / with the server's name, /healthz, /load with the value put there last,
+// initially 0, and /bytes/N with N bytes, or with slowChunk of them in each interval (?every=5ms),
+// and the server's name as Server. See push and work for /push and /work.
 func webHandler(name string) http.Handler {
 	mux := http.NewServeMux()
 	var load atomic.Value
@@ -110,7 +112,8 @@ func webHandler(name string) http.Handler {
 	return mux
 }
 
-// sendPattern writes n bytes of the pattern until the client is gone, at once or a chunk in every so much time.
+// sendPattern writes n bytes of the pattern until the client is gone, without pause or a chunk in
+// each interval.
 func sendPattern(ctx context.Context, w http.ResponseWriter, n int64, every time.Duration) {
 	most := int64(len(pattern))
 	if every > 0 {
@@ -151,8 +154,8 @@ func echoTCP(l net.Listener) error {
 	}
 }
 
-// echoUDP sends every datagram back from the address it came to: the packet information that was received is handed
-// back but for the device, and its address becomes the source.
+// echoUDP sends every datagram back from the address that it was sent to: it returns the received
+// packet information without the device, and its address becomes the source.
 func echoUDP(conn *net.UDPConn) error {
 	buf, oob := make([]byte, 64<<10), make([]byte, 128)
 	for {
@@ -167,12 +170,12 @@ func echoUDP(conn *net.UDPConn) error {
 			return fmt.Errorf("serve echo over udp: %w", err)
 		}
 		forgetDevice(oob[:oobn])
-		// A client that is gone is its own trouble.
+		// Ignore errors of a client that is gone.
 		_, _, _ = conn.WriteMsgUDPAddrPort(buf[:n], oob[:oobn], from)
 	}
 }
 
-// isTemporary tells errors that ICMP messages of earlier answers cause.
+// isTemporary reports whether an ICMP message for an earlier reply caused the error.
 func isTemporary(err error) bool {
 	return strings.Contains(err.Error(), "refused") || strings.Contains(err.Error(), "unreachable")
 }

@@ -44,7 +44,7 @@ func (l *Lab) StartServer(ctx context.Context, vm string) error {
 	return nil
 }
 
-// StopServer kills the server of a VM; the VM itself stays.
+// StopServer kills the server of a VM. The VM itself stays.
 func (l *Lab) StopServer(ctx context.Context, vm string) error {
 	node, err := l.vm(vm)
 	if err != nil {
@@ -73,7 +73,7 @@ func (l *Lab) killNamed(ctx context.Context, node, name string) error {
 	return p.kill(ctx, unix.SIGKILL)
 }
 
-// process is the one that was recorded last under a name.
+// process returns the process that was recorded last under a name.
 func (l *Lab) process(node, name string) (Process, error) {
 	processes, err := l.Processes()
 	if err != nil {
@@ -87,7 +87,8 @@ func (l *Lab) process(node, name string) (Process, error) {
 	return Process{}, fmt.Errorf("%s on %s: no such process is recorded", name, node)
 }
 
-// freeze stops exactly one process without telling it, or lets it go on. It returns when all its threads stand still.
+// freeze stops exactly one process without notice, or resumes it. It returns when all its threads
+// are stopped.
 func (l *Lab) freeze(node, name string, frozen bool) error {
 	p, err := l.process(node, name)
 	if err != nil {
@@ -106,7 +107,8 @@ func (l *Lab) freeze(node, name string, frozen bool) error {
 	return stopped(p.Pid)
 }
 
-// stopped waits until all threads of a process stand still: a signal only asks each of them to.
+// stopped waits until all threads of a process are stopped, because a signal stops them
+// asynchronously.
 func stopped(pid int) error {
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
 		states, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
@@ -115,7 +117,7 @@ func stopped(pid int) error {
 		}
 		running := slices.ContainsFunc(states, func(path string) bool {
 			text, err := os.ReadFile(path)
-			// "tid (name) state …", where the name may have anything (proc(5)).
+			// "tid (name) state …", where the name may contain any byte (proc(5)).
 			_, state, _ := strings.Cut(string(text[bytes.LastIndexByte(text, ')')+1:]), " ")
 			return err == nil && !strings.HasPrefix(state, "T")
 		})

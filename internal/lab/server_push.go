@@ -14,12 +14,13 @@ const PushWord = "wait"
 // maxPushAfter bounds the silence of /push.
 const maxPushAfter = time.Hour
 
-// pushDigits are those of the time.
+// pushDigits is the number of digits of the time.
 const pushDigits = 19
 
-// push answers /push?after=70s with the line PushWord at once, then nothing for so long, and then the time at which it speaks again, in nanoseconds since 1970, as a second line. The
-// connection has no keep-alive: between the two lines the server is silent. It is the client who closes it: what a server has closed is given up by its kernel
-// sooner.
+// push serves /push?after=70s. It sends the line PushWord immediately, then nothing for that time,
+// and then the current time in nanoseconds since 1970 as a second line. The connection has no
+// keep-alive, so that the server is silent between the two lines. The client closes the connection,
+// because a kernel drops a connection closed by its server sooner.
 func push(w http.ResponseWriter, r *http.Request) {
 	after, err := time.ParseDuration(r.FormValue("after"))
 	if err != nil || after < 0 || after > maxPushAfter {
@@ -40,7 +41,7 @@ func push(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	time.Sleep(after)
-	// Who does not hear it is the client's to say.
+	// The client detects a lost push.
 	if _, err := fmt.Fprintf(conn, "%0*d\n", pushDigits, time.Now().UnixNano()); err != nil || conn.SetReadDeadline(time.Now().Add(maxPushAfter)) != nil {
 		return
 	}

@@ -43,7 +43,7 @@ func TestWebServer(t *testing.T) {
 	}
 }
 
-// Lengths around the block that is written at once.
+// Lengths around the size of a single write.
 func TestBytesFollowThePattern(t *testing.T) {
 	server := httptest.NewServer(webHandler("vm"))
 	defer server.Close()
@@ -72,7 +72,7 @@ func TestBytesFollowThePattern(t *testing.T) {
 	}
 }
 
-// What is pushed says when it was.
+// A push contains the time at which it was sent.
 func TestPush(t *testing.T) {
 	server := httptest.NewServer(webHandler("vm"))
 	defer server.Close()
@@ -93,7 +93,7 @@ func TestPush(t *testing.T) {
 	}
 }
 
-// A queue works on one request at a time, in their order; another one waits for nothing.
+// A queue processes one request at a time, in order. Another queue does not wait for it.
 func TestWorkQueues(t *testing.T) {
 	server := httptest.NewServer(webHandler("host1-vm1"))
 	defer server.Close()
@@ -131,7 +131,7 @@ func TestWorkQueues(t *testing.T) {
 			t.Errorf("request %d of a queue took %s, want %s or more", i, end.Sub(began), least)
 		}
 	}
-	// While one is worked on here for long, another queue goes on.
+	// While a long request is processed here, another queue continues.
 	held := make(chan error, 1)
 	ctx, cancel := context.WithCancel(t.Context())
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, server.URL+"/work?queue=long&for=1m", nil)

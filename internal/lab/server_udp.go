@@ -8,11 +8,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// datagramRoom is what datagrams that wait for a server may take, some 1,280 bytes each (those of net.core.rmem_default have room for 166): none is lost
-// where a busy machine lets the server stand for seconds.
+// datagramRoom is the receive buffer of waiting datagrams, some 1,280 bytes each
+// (net.core.rmem_default has space for 166), so that none is lost while a busy machine stalls the
+// server for seconds.
 const datagramRoom = 16 << 20
 
-// listenUDP listens on every address of one family and asks for the destination address of each datagram.
+// listenUDP listens on every address of one family and enables the destination address of each
+// datagram.
 func listenUDP(network string, port int) (*net.UDPConn, error) {
 	conn, err := net.ListenUDP(network, &net.UDPAddr{Port: port})
 	if err != nil {
@@ -42,8 +44,8 @@ func listenUDP(network string, port int) (*net.UDPConn, error) {
 	return conn, nil
 }
 
-// forgetDevice takes the device out of packet information (struct in_pktinfo, in6_pktinfo), so that an answer leaves by its route: out of
-// a tunnel come datagrams whose answers do not go back into it.
+// forgetDevice removes the device from packet information (struct in_pktinfo, in6_pktinfo), so that
+// a reply leaves by its route, because replies to datagrams from a tunnel do not go back into it.
 func forgetDevice(oob []byte) {
 	messages, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {

@@ -8,19 +8,20 @@ import (
 	"time"
 )
 
-// MaxWork bounds what a request to /work needs.
+// MaxWork bounds the duration of a request to /work.
 const MaxWork = time.Minute
 
 // maxQueue bounds the name of a queue of /work.
 const maxQueue = 64
 
-// workQueues are the requests to /work that wait, by the name of their queue. One of a queue is worked on at a time, the others wait in the order in which they came.
+// workQueues holds the waiting requests to /work, by the name of their queue. A queue processes one
+// request at a time, in order of arrival.
 type workQueues struct {
 	mu     sync.Mutex
 	queues map[string]chan struct{}
 }
 
-// queue returns what the one that is worked on holds.
+// queue returns the channel that the request in progress holds.
 func (q *workQueues) queue(name string) chan struct{} {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -33,8 +34,9 @@ func (q *workQueues) queue(name string) chan struct{} {
 	return q.queues[name]
 }
 
-// work answers /work?for=100ms&queue=NAME after it was worked on for so long, and closes the connection. Work is waiting, so that many servers fit on a machine. Queues of other names
-// wait for nothing here: each is a server of its own.
+// work serves /work?for=100ms&queue=NAME: it responds after it has processed the request for that
+// time, and closes the connection. Processing only waits, so that a machine can run many servers.
+// Each queue name is a separate server, and queues do not wait for each other.
 func (q *workQueues) work(w http.ResponseWriter, r *http.Request) {
 	took, err := time.ParseDuration(r.FormValue("for"))
 	if err != nil || took < 0 || took > MaxWork {
@@ -49,7 +51,7 @@ func (q *workQueues) work(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Connection", "close")
 	queue := q.queue(name)
 	select {
-	case queue <- struct{}{}: // in the order of coming
+	case queue <- struct{}{}: // in order of arrival
 	case <-r.Context().Done():
 		return
 	}

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Root holds one directory per lab. Everything a lab is can be found from its directory.
+// Root holds one directory per lab. Every part of a lab can be found from its directory.
 const Root = "/run/shunt/lab"
 
 // bpfRoot holds the pins of each lab's nodes: NAME/NODE.
@@ -21,17 +21,17 @@ const (
 	bpfRoot  = bpfMount + "/shunt-lab"
 )
 
-// state is what is kept of a lab. It is written before the first namespace is made, so that whatever was made can be
-// found, and again when all of it is there.
+// state is the stored state of a lab. It is written before the first namespace is made, so that
+// every part can be found later, and again when the lab is complete.
 type state struct {
 	Topology Topology `json:"topology"`
-	// FabricOnly labs have no manager and no agents running.
+	// FabricOnly labs run no manager and no agents.
 	FabricOnly bool `json:"fabric_only"`
-	// Complete: Up came to its end.
+	// Complete means that Up finished.
 	Complete bool `json:"complete"`
 }
 
-// Dir is the directory of a lab.
+// Dir returns the directory of a lab.
 func Dir(name string) string { return filepath.Join(Root, name) }
 
 func statePath(name string) string { return filepath.Join(Dir(name), "state.json") }
@@ -56,7 +56,7 @@ func loadState(name string) (state, error) {
 	return s, nil
 }
 
-// writeFile replaces a file so that readers see the old or the new content, never a part.
+// writeFile replaces a file atomically: readers see the old or the new content.
 func writeFile(path string, content []byte, mode os.FileMode) error {
 	tmp := path + ".new"
 	if err := os.WriteFile(tmp, content, mode); err != nil {
@@ -65,8 +65,8 @@ func writeFile(path string, content []byte, mode os.FileMode) error {
 	return os.Rename(tmp, path)
 }
 
-// makeOpenDir makes a lab's directory or one in it such that daemons with a user of their own can pass, whatever the
-// umask is. Secrets have modes of their own.
+// makeOpenDir makes a lab's directory, or one in it, that daemons with other users can enter,
+// whatever the umask is. Secrets have their own modes.
 func makeOpenDir(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -79,7 +79,7 @@ func makeOpenDir(dir string) error {
 	return nil
 }
 
-// Names lists all labs, half-made ones too.
+// Names lists all labs, including incomplete ones.
 func Names() ([]string, error) {
 	entries, err := os.ReadDir(Root)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -98,8 +98,8 @@ func Names() ([]string, error) {
 	return names, nil
 }
 
-// lock keeps two commands from building or removing the same lab at once. It is gone with the process. unlock with
-// forget removes the lock's file too.
+// lock prevents two commands from building or removing the same lab at the same time. It is
+// released when the process ends. unlock with forget also removes the lock's file.
 func lock(name string) (unlock func(forget bool), err error) {
 	path := filepath.Join(Root, "."+name+".lock")
 	for {
@@ -107,7 +107,7 @@ func lock(name string) (unlock func(forget bool), err error) {
 			return nil, err
 		}
 		f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
-		if errors.Is(err, fs.ErrNotExist) { // Root went meanwhile
+		if errors.Is(err, fs.ErrNotExist) { // Root was removed meanwhile
 			continue
 		}
 		if err != nil {
@@ -126,7 +126,7 @@ func lock(name string) (unlock func(forget bool), err error) {
 				return func(forget bool) {
 					if forget {
 						_ = os.Remove(path)
-						_ = os.Remove(Root) // stays while other labs are there
+						_ = os.Remove(Root) // stays while there are other labs
 						_ = os.Remove(filepath.Dir(Root))
 					}
 					f.Close()
@@ -137,7 +137,7 @@ func lock(name string) (unlock func(forget bool), err error) {
 	}
 }
 
-// mountBPF makes sure that pins have a file system to live in.
+// mountBPF mounts the BPF file system for pins if it is missing.
 func mountBPF() error {
 	var st unix.Statfs_t
 	if err := unix.Statfs(bpfMount, &st); err != nil {

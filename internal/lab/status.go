@@ -13,15 +13,15 @@ import (
 	"github.com/shuntlb/shunt/internal/netdev"
 )
 
-// Status is everything that can be seen of a lab.
+// Status is the complete state of a lab.
 type Status struct {
 	Name     string   `json:"name"`
 	Topology Topology `json:"topology"`
-	// Complete: `lab up` came to its end.
+	// Complete means that `lab up` finished.
 	Complete bool `json:"complete"`
-	// Revision of the manager's store; 0 when the manager does not answer.
+	// Revision of the manager's store. 0 if the manager does not respond.
 	Revision int64 `json:"revision"`
-	// Error of asking the manager; empty when it answered.
+	// Error of the request to the manager. Empty if it responded.
 	Error string       `json:"error,omitempty"`
 	Nodes []NodeStatus `json:"nodes"`
 	// Routes are the router's routes to VIPs.
@@ -37,20 +37,21 @@ type NodeStatus struct {
 	Addresses []netip.Addr    `json:"addresses"`
 	Processes []ProcessStatus `json:"processes"`
 	Log       string          `json:"log"`
-	// Agent is what the manager knows of the node; absent where there is no agent.
+	// Agent is the node's state at the manager. Absent if there is no agent.
 	Agent *AgentStatus `json:"agent,omitempty"`
-	// Sessions are BGP sessions as the node itself sees them.
+	// Sessions are the BGP sessions as the node itself reports them.
 	Sessions []SessionStatus `json:"sessions"`
 }
 
-// ProcessStatus is one process of a node: recorded, or found in its namespace, such as a mux's speaker.
+// ProcessStatus is one process of a node: recorded, or found in its namespace, such as a mux's
+// speaker.
 type ProcessStatus struct {
 	Name  string `json:"name"`
 	Pid   int    `json:"pid"`
 	Alive bool   `json:"alive"`
 }
 
-// AgentStatus is an agent as the manager last heard of it.
+// AgentStatus is an agent's last report to the manager.
 type AgentStatus struct {
 	Connected bool   `json:"connected"`
 	Synced    int64  `json:"synced_revision"`
@@ -70,7 +71,7 @@ type RouteStatus struct {
 	Via    []netip.Addr `json:"via"`
 }
 
-// Status looks at everything; what does not answer within two seconds is reported as such.
+// Status collects the state of all parts. It reports parts that do not respond within two seconds.
 func (l *Lab) Status(ctx context.Context) (Status, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
@@ -145,7 +146,7 @@ func (l *Lab) nodeStatus(ctx context.Context, n Node, processes []Process, agent
 	return s
 }
 
-// routes reads the router's routes to every prefix that a mux announces.
+// routes reads the router's routes to every prefix that a mux advertises.
 func (l *Lab) routes(answer *apiv1.StatusResponse) []RouteStatus {
 	prefixes := map[netip.Prefix]bool{}
 	for _, n := range answer.GetNodes() {
@@ -164,8 +165,8 @@ func (l *Lab) routes(answer *apiv1.StatusResponse) []RouteStatus {
 	return routes
 }
 
-// FlowsOverMuxes finds client ports, from that of the client on, whose TCP flows to a target the router sends through every mux,
-// each to as many.
+// FlowsOverMuxes finds client ports, from the client's port on, whose TCP flows to a target the
+// router sends through every mux, each of which gets the same number.
 func (l *Lab) FlowsOverMuxes(client, target netip.AddrPort, each int) ([]uint16, error) {
 	router, err := netdev.OpenNamespace(Node{Name: "router1"}.Namespace(l.Topology.Name))
 	if err != nil {
@@ -191,7 +192,7 @@ func (l *Lab) FlowsOverMuxes(client, target netip.AddrPort, each int) ([]uint16,
 	return nil, fmt.Errorf("flows to %s from %d ports of %s go by %d muxes: must be all %d", target, most, client.Addr(), len(by), l.Topology.Muxes)
 }
 
-// RoutesAtRouter are the next hops that the router's kernel has for a prefix.
+// RoutesAtRouter returns the next hops that the router's kernel has for a prefix.
 func (l *Lab) RoutesAtRouter(p netip.Prefix) ([]netip.Addr, error) {
 	router, err := netdev.OpenNamespace(Node{Name: "router1"}.Namespace(l.Topology.Name))
 	if err != nil {

@@ -1,6 +1,6 @@
-// Package lab builds a whole Shunt network in namespaces of one machine: clients, a real router, muxes, hosts with
-// virtual machines and a manager, and runs everything in them. Names and addresses are fixed, so that others can script
-// against them.
+// Package lab builds a complete Shunt network in namespaces of one machine: clients, a real router,
+// muxes, hosts with virtual machines and managers, and runs everything in them. Names and addresses
+// are fixed, so that scripts can use them.
 package lab
 
 import (
@@ -17,7 +17,7 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// Topology says what a lab consists of.
+// Topology describes the parts of a lab.
 type Topology struct {
 	// Name is the prefix of every namespace: NAME-client1.
 	Name     string  `yaml:"name" json:"name"`
@@ -51,20 +51,20 @@ const (
 	BIRD Daemon = "bird"
 )
 
-// Limits of a topology. MaxMuxes is the router's maximum-paths. The others keep 10+i below the router's addresses .254
-// and ::254 in every subnet.
+// Limits of a topology. MaxMuxes is the router's maximum-paths. The others keep 10+i below the
+// router's addresses .254 and ::254 in every subnet.
 const (
 	MaxClients = 200
 	MaxMuxes   = 16
 	MaxHosts   = 200
 	MaxVMs     = 200
 	MinMTU     = 1280 // RFC 8200 section 5
-	MaxMTU     = 9000 // jumbo frames, which the programs take in several pieces of memory
+	MaxMTU     = 9000 // jumbo frames, which the programs receive in several memory fragments
 )
 
 var nameForm = regexp.MustCompile(`^[a-z]([a-z0-9-]{0,22}[a-z0-9])?$`)
 
-// CheckName refuses what cannot be a lab's name.
+// CheckName refuses an invalid name of a lab.
 func CheckName(name string) error {
 	if !nameForm.MatchString(name) {
 		return fmt.Errorf("name: %q: must be %s", name, allowedName)
@@ -74,7 +74,7 @@ func CheckName(name string) error {
 
 const allowedName = "1 to 24 letters a to z, digits and hyphens, beginning with a letter, not ending with a hyphen"
 
-// DefaultTopology is what `shunt lab up` builds without a file.
+// DefaultTopology is the topology that `shunt lab up` builds without a file.
 func DefaultTopology() Topology {
 	return Topology{
 		Name:     "demo",
@@ -87,8 +87,8 @@ func DefaultTopology() Topology {
 	}
 }
 
-// ParseTopology reads strict YAML; fields that are not written have their defaults. The error is an *lb.Error with
-// every fault and its place.
+// ParseTopology reads strict YAML. Absent fields have their defaults. The error is an *lb.Error
+// with every fault and its position.
 func ParseTopology(r io.Reader, filename string) (Topology, error) {
 	text, err := io.ReadAll(r)
 	if err != nil {
@@ -115,7 +115,7 @@ func ParseTopology(r io.Reader, filename string) (Topology, error) {
 	return Topology{}, &lb.Error{Filename: filename, Violations: faults}
 }
 
-// Validate refuses what cannot be built.
+// Validate refuses a topology that cannot be built.
 func (t Topology) Validate() error {
 	if faults := t.violations(); len(faults) > 0 {
 		return &lb.Error{Violations: faults}
@@ -156,7 +156,7 @@ func (t Topology) violations() []lb.Violation {
 	return faults
 }
 
-// yamlViolation turns a parser's error into one line with its place.
+// yamlViolation converts a parser's error to one line with its position.
 func yamlViolation(err error) lb.Violation {
 	v := lb.Violation{Allowed: err.Error()}
 	var fault yaml.Error
@@ -175,7 +175,7 @@ func yamlViolation(err error) lb.Violation {
 	return v
 }
 
-// position finds where the value of a dotted field stands; zeros when it was not written.
+// position returns the position of the value of a dotted field, or zeros if the field is absent.
 func position(text []byte, field string) (line, column int) {
 	path, err := yaml.PathString("$." + field)
 	if err != nil {

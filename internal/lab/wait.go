@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// pollEvery is how often a condition is looked at that nothing announces.
+// pollEvery is the poll interval of conditions without notification.
 const pollEvery = 20 * time.Millisecond
 
-// waitFor looks at a condition until it is met (nil), cannot be met any more (stop) or the context ends; the error
-// then says what was missing last.
+// waitFor polls a condition until it is met (nil), cannot be met any more (stop) or the context
+// ends. The error then contains the condition's last error.
 func waitFor(ctx context.Context, what string, condition func(context.Context) error) error {
 	tick := time.NewTicker(pollEvery)
 	defer tick.Stop()

@@ -5,16 +5,17 @@ import (
 	"time"
 )
 
-// Request is what became of one request of the load generator.
+// Request is the result of one request of the load generator.
 type Request struct {
 	Start, End time.Time
-	// Server is the name that answered; empty when the request failed.
+	// Server is the name in the response. Empty if the request failed.
 	Server string
-	// Fault is why it failed; empty when it did not.
+	// Fault is why it failed. Empty if it did not.
 	Fault string
 }
 
-// Window is everything that was sent between two marks. A request belongs to the window it was started in.
+// Window holds the requests between two marks. A request belongs to the window in which it was
+// started.
 type Window struct {
 	Label    string
 	requests []Request
@@ -23,20 +24,21 @@ type Window struct {
 // Add puts a finished request into the window.
 func (w *Window) Add(r Request) { w.requests = append(w.requests, r) }
 
-// Report sums a window up.
+// Report summarizes a window.
 type Report struct {
 	Label  string `json:"label"`
 	Sent   int    `json:"sent"`
 	Failed int    `json:"failed"`
-	// Gap is the longest time without service: the longest time between two answers, or, when requests failed, the
-	// time from the start of the first that failed to the start of the first after which none failed, if that is
-	// longer. It counts stray failures as one outage, so it never says too little.
+	// Gap is the longest time without service: the longest time between two responses, or, when
+	// requests failed, the time from the start of the first that failed to the start of the first
+	// after which none failed, if that is longer. It counts single failures as one outage, so it
+	// never underestimates.
 	Gap     time.Duration  `json:"gap_ns"`
 	Servers map[string]int `json:"servers"`
 	Faults  map[string]int `json:"faults"`
 }
 
-// Report sums the window up.
+// Report summarizes the window.
 func (w *Window) Report() Report {
 	r := Report{Label: w.Label, Sent: len(w.requests), Servers: map[string]int{}, Faults: map[string]int{}}
 	for _, q := range w.requests {
@@ -51,7 +53,7 @@ func (w *Window) Report() Report {
 	return r
 }
 
-// silence is the longest time between two answers.
+// silence returns the longest time between two responses.
 func silence(requests []Request) time.Duration {
 	var ends []time.Time
 	for _, q := range requests {
@@ -67,8 +69,9 @@ func silence(requests []Request) time.Duration {
 	return longest
 }
 
-// outage is the time from the start of the first failed request to the start of the first after which none failed; to
-// the end of the last failed one when nothing came after it. 0 when none failed.
+// outage returns the time from the start of the first failed request to the start of the first
+// after which none failed, or to the end of the last failed one if none came after it. It returns 0
+// if none failed.
 func outage(requests []Request) time.Duration {
 	sorted := append([]Request(nil), requests...)
 	sort.SliceStable(sorted, func(i, j int) bool { return sorted[i].Start.Before(sorted[j].Start) })

@@ -7,7 +7,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// naiveGap looks at every millisecond of a window.
+// naiveGap examines every millisecond of a window.
 func naiveGap(requests []Request, origin time.Time) time.Duration {
 	const horizon = 3000
 	at := func(t time.Time) int { return int(t.Sub(origin) / time.Millisecond) }

@@ -5,7 +5,8 @@ import (
 	"slices"
 )
 
-// ValidateAfter is the naive form of State.Check: the faults after edits of a state, where an object that held an address before is right.
+// ValidateAfter is the naive form of State.Check: it returns the faults after edits of a state,
+// where an object that had an address before keeps it.
 func ValidateAfter(before, after []Object, edits []Edit) []Violation {
 	l, objects := listedOf(after)
 	edited := map[id]bool{}

@@ -9,7 +9,8 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// TestBombs: texts that the YAML parser would take gigabytes or minutes for are refused before it sees them.
+// TestBombs: texts for which the YAML parser would need gigabytes or minutes are refused before it
+// reads them.
 func TestBombs(t *testing.T) {
 	const (
 		deep = "must not nest deeper than 64"
@@ -40,7 +41,7 @@ func TestBombs(t *testing.T) {
 	}
 }
 
-// TestManyFaults: the first hundred are told, of one object and of many.
+// TestManyFaults: the first hundred faults are returned, of one object and of many.
 func TestManyFaults(t *testing.T) {
 	const object = "kind: Service\nname: a\nvip: 203.0.113.10\nendpoints:\n"
 	for name, text := range map[string]string{
@@ -56,7 +57,7 @@ func TestManyFaults(t *testing.T) {
 	}
 }
 
-// TestWideIsNotDeep: a list of many items on one line is no nesting.
+// TestWideIsNotDeep: a list of many items on one line does not count as nesting.
 func TestWideIsNotDeep(t *testing.T) {
 	var backends []string
 	for i := range 200 {
@@ -68,7 +69,7 @@ func TestWideIsNotDeep(t *testing.T) {
 	}
 }
 
-// TestLongIsNotWide: lists of many items are no mappings of many keys, in whatever form.
+// TestLongIsNotWide: lists of many items do not count as mappings of many keys, in any form.
 func TestLongIsNotWide(t *testing.T) {
 	const many = 1100
 	for name, item := range map[string]func(i int) string{

@@ -2,13 +2,13 @@ package lb
 
 import "encoding/hex"
 
-// KindHTTPS is how HTTP with TLS is written; its Check.Kind is CheckHTTP.
+// KindHTTPS is the written kind of HTTP with TLS; its Check.Kind is CheckHTTP.
 const KindHTTPS = "https"
 
-// CheckKinds are the kinds of checks as they are written, in the order of the documentation.
+// CheckKinds lists the written kinds of checks, in the order of the documentation.
 var CheckKinds = []string{CheckTCP, CheckHTTP, KindHTTPS, CheckICMP, CheckGRPC, CheckUDP, CheckDNS, CheckExternal}
 
-// KindText is the kind as it is written.
+// KindText returns the written kind.
 func (c *Check) KindText() string {
 	if c.Kind == CheckHTTP && c.TLS {
 		return KindHTTPS
@@ -16,11 +16,11 @@ func (c *Check) KindText() string {
 	return c.Kind
 }
 
-// HasPort tells whether what is asked has a port.
+// HasPort reports whether the check has a port.
 func (c *Check) HasPort() bool { return c.Kind != CheckICMP }
 
-// Plain tells whether packets alone can ask it, without a connection of the kernel: a TCP handshake, or one small request of
-// HTTP/1.1 whose answer's status line says everything.
+// Plain reports whether packets alone can make the check, without a connection of the kernel: a TCP
+// handshake, or one small HTTP/1.1 request whose status line is the whole result.
 func (c *Check) Plain() bool {
 	switch c.Kind {
 	case CheckTCP:
@@ -31,16 +31,16 @@ func (c *Check) Plain() bool {
 	return false
 }
 
-// Talks tells whether TCP or UDP sends something, or waits for an answer that holds something.
+// Talks reports whether a TCP or UDP check sends data or expects data.
 func (c *Check) Talks() bool { return c.Send+c.SendHex+c.Expect+c.ExpectHex != "" }
 
-// Sent are the bytes that are sent first, Expected those that the answer must hold; empty for none.
+// Sent returns the bytes to send first; empty for none.
 func (c *Check) Sent() string { return payload(c.Send, c.SendHex) }
 
-// Expected: see Sent.
+// Expected returns the bytes that the response must contain; empty for none.
 func (c *Check) Expected() string { return payload(c.Expect, c.ExpectHex) }
 
-// payload is text, or else what the digits stand for; what is not valid stands for nothing.
+// payload returns text, or else the decoded digits; empty if they are invalid.
 func payload(text, digits string) string {
 	if text != "" {
 		return text
@@ -52,7 +52,7 @@ func payload(text, digits string) string {
 	return string(b)
 }
 
-// own is the check with those of its fields that its kind has.
+// own returns the check without the fields of other kinds.
 func (c *Check) own() Check {
 	out := Check{
 		Kind: c.Kind, Port: c.Port, Address: c.Address, Interval: c.Interval, Fast: c.Fast, Timeout: c.Timeout, Jitter: c.Jitter,

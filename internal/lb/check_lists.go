@@ -8,15 +8,15 @@ import (
 	"strings"
 )
 
-// StatusSet is a set of HTTP status codes in its canonical form: codes and ranges in order, without overlap and apart from each
-// other, "200-299,304".
+// StatusSet is a set of HTTP status codes in canonical form: ordered codes and ranges that neither
+// overlap nor touch, "200-299,304".
 type StatusSet string
 
 const allowedStatus = "must be a status from 100 to 599, or a range such as 200-299"
 
 type statusRange struct{ low, high int }
 
-// StatusText is a range of status codes as it is written: one code when it holds no other.
+// StatusText returns the text of a range of status codes: a single code if low and high are equal.
 func StatusText(low, high int) string {
 	if low == high {
 		return strconv.Itoa(low)
@@ -38,7 +38,8 @@ func parseStatus(s string) (r statusRange, allowed string) {
 	return statusRange{low, high}, ""
 }
 
-// NewStatusSet puts codes and ranges into canonical form. When one is none, bad is its index and allowed says so.
+// NewStatusSet returns the codes and ranges in canonical form. If one is invalid, bad is its index
+// and allowed the fault.
 func NewStatusSet(list []string) (s StatusSet, bad int, allowed string) {
 	ranges := make([]statusRange, len(list))
 	for i, text := range list {
@@ -62,7 +63,7 @@ func NewStatusSet(list []string) (s StatusSet, bad int, allowed string) {
 	return StatusSet(strings.Join(texts, ",")), 0, ""
 }
 
-// List is the codes and ranges one by one.
+// List returns the codes and ranges one by one.
 func (s StatusSet) List() []string {
 	if s == "" {
 		return nil
@@ -70,7 +71,7 @@ func (s StatusSet) List() []string {
 	return strings.Split(string(s), ",")
 }
 
-// Has tells whether a code is in the set.
+// Has reports whether a code is in the set.
 func (s StatusSet) Has(code int) bool {
 	for part := range strings.SplitSeq(string(s), ",") {
 		first, last, ranged := strings.Cut(part, "-")
@@ -86,10 +87,10 @@ func (s StatusSet) Has(code int) bool {
 	return false
 }
 
-// Headers are header fields of a request, one "Name: value" a line, in the order they are sent.
+// Headers holds the header fields of a request, one "Name: value" a line, in sending order.
 type Headers string
 
-// Add adds a field behind the others. It says what is wrong with one that a request cannot have.
+// Add appends a field. It returns the fault of a field that a request cannot have.
 func (h *Headers) Add(name, value string) (allowed string) {
 	if allowed = wrongHeader(name, value); allowed != "" {
 		return allowed
@@ -101,7 +102,7 @@ func (h *Headers) Add(name, value string) (allowed string) {
 	return ""
 }
 
-// All goes over the fields.
+// All iterates over the fields.
 func (h Headers) All(yield func(name, value string) bool) {
 	for line := range strings.SplitSeq(string(h), "\n") {
 		if name, value, ok := strings.Cut(line, ": "); ok && !yield(name, value) {
@@ -110,7 +111,7 @@ func (h Headers) All(yield func(name, value string) bool) {
 	}
 }
 
-// List is the fields one by one, "Name: value".
+// List returns the fields one by one, "Name: value".
 func (h Headers) List() []string {
 	if h == "" {
 		return nil
@@ -118,10 +119,11 @@ func (h Headers) List() []string {
 	return strings.Split(string(h), "\n")
 }
 
-// ownHeaders are those that the request has by itself, or that would change its form.
+// ownHeaders lists the fields that the request sets itself, or that would change its format.
 var ownHeaders = []string{"host", "content-length", "transfer-encoding", "connection"}
 
-// wrongHeader says what is wrong with a header field (RFC 9110 sections 5.1 and 5.5); empty when nothing is.
+// wrongHeader returns the fault of a header field (RFC 9110 sections 5.1 and 5.5); empty if there
+// is none.
 func wrongHeader(name, value string) string {
 	switch {
 	case !token(name, maxHeaderName):
@@ -134,17 +136,17 @@ func wrongHeader(name, value string) string {
 	return ""
 }
 
-// token tells whether s is one (RFC 9110 section 5.6.2), of at most max bytes.
+// token reports whether s is a token (RFC 9110 section 5.6.2) of at most max bytes.
 func token(s string, max int) bool {
 	return s != "" && len(s) <= max && !strings.ContainsFunc(s, func(r rune) bool {
 		return r > '~' || !(r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || strings.ContainsRune("!#$%&'*+-.^_`|~", r))
 	})
 }
 
-// Arguments are those of a program, each ended by NUL; empty: none.
+// Arguments holds the arguments of a program, each ended by NUL; empty: none.
 type Arguments string
 
-// NewArguments joins arguments, none of which holds NUL.
+// NewArguments joins arguments, none of which may contain NUL.
 func NewArguments(list []string) (Arguments, error) {
 	for _, a := range list {
 		if strings.ContainsRune(a, 0) {
@@ -157,7 +159,7 @@ func NewArguments(list []string) (Arguments, error) {
 	return Arguments(strings.Join(list, "\x00") + "\x00"), nil
 }
 
-// List is the arguments one by one.
+// List returns the arguments one by one.
 func (a Arguments) List() []string {
 	if a == "" {
 		return nil

@@ -5,14 +5,15 @@ import (
 	"time"
 )
 
-// sharedField is a field that checks of all kinds have, and health beside several checks: then it counts for those without it.
+// sharedField is a field that checks of all kinds have. Set in health next to several checks, it
+// applies to the checks that do not set it.
 type sharedField struct {
 	name  string
 	given func(*Check) bool
 	take  func(to, from *Check)
 }
 
-// shared is the field that of points to; its zero is none.
+// shared returns the field that of points to; zero means not set.
 func shared[T comparable](name string, of func(*Check) *T) sharedField {
 	var zero T
 	return sharedField{name, func(c *Check) bool { return *of(c) != zero }, func(to, from *Check) { *of(to) = *of(from) }}
@@ -32,10 +33,10 @@ var sharedFields = []sharedField{
 	shared("engine", func(c *Check) *string { return &c.Engine }),
 }
 
-// AllowedBeside is what is wrong with a field beside checks that all have it.
+// AllowedBeside is the fault of a field in health that all checks set themselves.
 const AllowedBeside = "must be left out: every check says its own"
 
-// Unused are the names of the fields of a check beside several that none of them takes, in the order of the documentation.
+// Unused returns the fields of health that no check inherits, in the order of the documentation.
 func Unused(beside *Check, taken map[string]bool) (names []string) {
 	for _, f := range sharedFields {
 		if f.given(beside) && !taken[f.name] {
@@ -45,7 +46,7 @@ func Unused(beside *Check, taken map[string]bool) (names []string) {
 	return names
 }
 
-// Inherit gives c what from has and c has not, and notes which fields these are.
+// Inherit copies the fields that from has and c lacks, and adds their names to taken.
 func (c *Check) Inherit(from *Check, taken map[string]bool) {
 	c.inherit(from, taken, func(f sharedField) bool { return f.given(c) })
 }

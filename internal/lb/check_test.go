@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestEveryFieldOfHealthCounts: whatever is other in it, it is another.
+// TestEveryFieldOfHealthCounts: values that differ in any field are unequal.
 func TestEveryFieldOfHealthCounts(t *testing.T) {
 	for i := range reflect.TypeFor[Health]().NumField() {
 		var a, b Health

@@ -6,15 +6,18 @@ import (
 	"github.com/goccy/go-yaml/ast"
 )
 
-// Cookie says how the member is written into the packets of an endpoint's TCP connections (affinity cookie).
+// Cookie configures how packets of an endpoint's TCP connections carry the member (affinity
+// cookie).
 type Cookie struct {
-	// Form is one of CookieEVC, CookieSplitR, CookieSplitZ, CookieCO; empty for endpoints without cookies in TCP.
+	// Form is one of CookieEVC, CookieSplitR, CookieSplitZ, CookieCO; empty for endpoints without
+	// cookies in TCP.
 	Form string
 }
 
-// Forms of cookies in TCP timestamps (RFC 7323 section 3). EVC is written by the hosts and bears any silence. The mux writes the split forms,
-// which need path nat: R restores what the server's clock said, Z tells the server of no echo. CO is the server's own clock, moved when
-// the connection begins.
+// Forms of cookies in TCP timestamps (RFC 7323 section 3). Hosts write EVC, which survives any
+// silence. The mux writes the split forms, which need path nat: R restores the server's timestamp
+// in echoes, Z sets the echo to the server to 0. CO is the server's own clock, shifted when the
+// connection begins.
 const (
 	CookieEVC    = "evc"
 	CookieSplitR = "split-r"
@@ -22,25 +25,28 @@ const (
 	CookieCO     = "co"
 )
 
-// How many member ids an endpoint with affinity cookie has, those that rest included.
+// The number of member ids of an endpoint with affinity cookie, including those in quarantine.
 const (
-	// MaxCIDMembers is that with connection ids, which have 12 bits for the member.
+	// MaxCIDMembers is the number with connection ids, which have 12 bits for the member.
 	MaxCIDMembers = 1<<12 - 1
-	// MaxCookieMembers is that with form EVC, MaxShortCookieMembers that with the others: one less than the primes that cookies are numbers modulo.
+	// MaxCookieMembers is the number with form EVC, MaxShortCookieMembers with the other forms: one
+	// less than the primes that are the moduli of cookies.
 	MaxCookieMembers      = 32748
 	MaxShortCookieMembers = 2038
 )
 
-// Cookies tells whether the endpoint's packets carry their member: in TCP's timestamps or in QUIC's connection ids.
+// Cookies reports whether the endpoint's packets carry their member: in TCP timestamps or in QUIC
+// connection ids.
 func (e *Endpoint) Cookies() bool { return e.Affinity == AffinityCookie }
 
-// StampsTCP tells whether TCP timestamps carry the member.
+// StampsTCP reports whether TCP timestamps carry the member.
 func (e *Endpoint) StampsTCP() bool { return e.Cookies() && e.Protocol == TCP }
 
-// Stamped tells whether hosts write the member into what servers send, and read it of what comes back.
+// Stamped reports whether hosts write the member into packets of servers, and read it from the
+// replies.
 func (e *Endpoint) Stamped() bool { return e.StampsTCP() && e.Cookie.Form == CookieEVC }
 
-// MaxMembers is how many member ids the endpoint has.
+// MaxMembers returns the number of member ids of the endpoint.
 func (e *Endpoint) MaxMembers() int {
 	switch {
 	case e.StampsTCP() && e.Cookie.Form != CookieEVC:
@@ -59,7 +65,7 @@ func (d *decoder) cookie(path string, n ast.Node) Cookie {
 	return c
 }
 
-// carrying checks what affinity cookie needs, and what only it has.
+// carrying checks the requirements of affinity cookie, and the options that only it has.
 func (f *faults) carrying(path string, e *Endpoint) {
 	if !e.Cookies() {
 		if e.Cookie != (Cookie{}) {
@@ -91,7 +97,7 @@ func (f *faults) carrying(path string, e *Endpoint) {
 	f.form(path, e)
 }
 
-// unhealthy checks what becomes of the flows of unhealthy backends: only flows that are known can stay.
+// unhealthy checks the handling of flows of unhealthy backends: only tracked flows can stay.
 func (f *faults) unhealthy(path string, e *Endpoint) {
 	if e.Unhealthy == "" {
 		return
@@ -102,7 +108,7 @@ func (f *faults) unhealthy(path string, e *Endpoint) {
 	}
 }
 
-// form checks who writes the cookie, and where.
+// form checks the form of the cookie.
 func (f *faults) form(path string, e *Endpoint) {
 	at := path + ".cookie.form"
 	if e.Protocol != TCP {
@@ -132,7 +138,7 @@ func (f *faults) form(path string, e *Endpoint) {
 	}
 }
 
-// cookieMembers checks how many backends a cookie can tell apart.
+// cookieMembers checks the number of backends that a cookie can distinguish.
 func (f *faults) cookieMembers(path string, e *Endpoint) {
 	if n, most := len(e.Backends), e.MaxMembers(); e.Cookies() && n > most && n <= MaxBackends {
 		with := "affinity cookie"

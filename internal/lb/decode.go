@@ -12,23 +12,24 @@ import (
 	"github.com/goccy/go-yaml/ast"
 )
 
-// place is where a field is written; both count from 1.
+// place is the position of a field; both count from 1.
 type place struct{ line, column int }
 
-// decoder turns one document's tree into an object and notes every fault and every field's place.
+// decoder converts one document's tree into an object and records every fault and every field's
+// place.
 type decoder struct {
 	faults
 	lines  int // before the document
 	places map[string]place
 }
 
-// field is one that a mapping may have. Without set it is known but not built.
+// field is a possible field of a mapping. A field without set is recognized but not built.
 type field struct {
 	name string
 	set  func(path string, n ast.Node)
 }
 
-// note remembers where path is written: a mapping without braces begins at its first field.
+// note records the place of path: a mapping without braces begins at its first field.
 func (d *decoder) note(path string, n ast.Node) {
 	if m, ok := n.(*ast.MappingNode); ok && !m.IsFlowStyle && len(m.Values) > 0 {
 		n = m.Values[0].Key
@@ -38,7 +39,8 @@ func (d *decoder) note(path string, n ast.Node) {
 	}
 }
 
-// mapping hands each field of n to its setter; the rest are faults. It returns the names that are there.
+// mapping passes each field of n to its setter; others are faults. It returns the names of the
+// fields.
 func (d *decoder) mapping(path string, n ast.Node, fields ...field) map[string]bool {
 	entries, ok := n.(*ast.MappingNode)
 	if !ok {
@@ -74,7 +76,7 @@ func (d *decoder) mapping(path string, n ast.Node, fields ...field) map[string]b
 	return seen
 }
 
-// list hands each item of n to item, in order.
+// list passes each item of n to item, in order.
 func (d *decoder) list(path string, n ast.Node, item func(path string, n ast.Node)) {
 	items, ok := n.(*ast.SequenceNode)
 	if !ok {
@@ -124,7 +126,7 @@ func (d *decoder) boolean(path string, n ast.Node) bool {
 	return false
 }
 
-// number reads a decimal number of at most the bits; allowed says more when it is not one.
+// number reads a decimal number of at most the bits; allowed is the fault otherwise.
 func (d *decoder) number(path string, n ast.Node, bits int, allowed string) uint64 {
 	if i, ok := n.(*ast.IntegerNode); ok && decimal.MatchString(i.Token.Value) {
 		if v, err := strconv.ParseUint(i.Token.Value, 10, bits); err == nil {
@@ -162,7 +164,7 @@ func (d *decoder) ports(path string, n ast.Node) (port, end uint16) {
 	return port, end
 }
 
-// counting reads a number of at least 1; allowed says more when it is not one.
+// counting reads a number of at least 1; allowed is the fault otherwise.
 func (d *decoder) counting(path string, n ast.Node, bits int, allowed string) uint64 {
 	v := d.number(path, n, bits, allowed)
 	if v == 0 && !d.has(path) {
@@ -171,12 +173,12 @@ func (d *decoder) counting(path string, n ast.Node, bits int, allowed string) ui
 	return v
 }
 
-// positive reads a number of 1 to 255: a zero would be taken for a field that is not there.
+// positive reads a number of 1 to 255. It refuses 0, which would mean a missing field.
 func (d *decoder) positive(path string, n ast.Node, allowed string) uint8 {
 	return uint8(d.counting(path, n, 8, allowed))
 }
 
-// given reads a string that is not empty: an empty one would be taken for a field that is not there.
+// given reads a string that is not empty, because an empty one would mean a missing field.
 func (d *decoder) given(path string, n ast.Node, allowed string) string {
 	s := d.text(path, n)
 	if s == "" && !d.has(path) {
@@ -190,7 +192,7 @@ func (d *decoder) idleTime(path string, n ast.Node) time.Duration {
 	return d.span(path, n, allowedIdle)
 }
 
-// span reads a duration other than 0: a zero would be taken for a field that is not there.
+// span reads a duration other than 0, because 0 would mean a missing field.
 func (d *decoder) span(path string, n ast.Node, allowed string) time.Duration {
 	v := d.duration(path, n)
 	if v == 0 && !d.has(path) {
@@ -236,10 +238,10 @@ func parsed[T any](d *decoder, path string, n ast.Node, parse func(string) (T, s
 	return v
 }
 
-// wrongType notes a value of another type than is allowed.
+// wrongType adds a fault for a value of another type than allowed.
 func (d *decoder) wrongType(path string, n ast.Node, allowed string) { d.add(path, show(n), allowed) }
 
-// show is a node in a message: a scalar's text, or what it is.
+// show returns a node for a message: a scalar's text, or its type.
 func show(n ast.Node) string {
 	switch n := n.(type) {
 	case *ast.MappingNode:
@@ -264,7 +266,7 @@ func show(n ast.Node) string {
 	return "something else"
 }
 
-// names lists the names of fields that are built.
+// names returns the names of fields that are built.
 func names(fields []field) []string {
 	var out []string
 	for _, f := range fields {
@@ -283,10 +285,10 @@ func join(path, name string) string {
 	return path + "." + name
 }
 
-// maxShown is how many bytes of a value a message shows.
+// maxShown is the maximum number of bytes of a value in a message.
 const maxShown = 80
 
-// clip makes a value of any origin fit to be shown on one line.
+// clip makes any value printable on one line.
 func clip(s string) string {
 	if strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
 		s = strconv.Quote(s)

@@ -21,7 +21,7 @@ const (
 	PlaceByLoad     = "load"
 )
 
-// Values of fields that are not given.
+// Defaults of fields.
 const (
 	DefaultTenant          = "default"
 	DefaultPing            = 1000
@@ -44,7 +44,7 @@ const (
 	DefaultTunnelSourcesV6 = "fd53:6875:6e74::/64"
 )
 
-// SetDefaults fills in what is zero and has a default. Backend.Weight is left alone: 0 is a weight.
+// SetDefaults sets the defaults of zero fields, except Backend.Weight, for which 0 is a value.
 func SetDefaults(o Object) {
 	switch o := o.(type) {
 	case *Service:
@@ -78,7 +78,8 @@ func SetDefaults(o Object) {
 	}
 }
 
-// setShared fills in what services and policies have both; nil stays nil.
+// setShared sets the defaults of the fields that services and policies have in common; nil stays
+// nil.
 func setShared(l *Limits, p *Placement) {
 	if l != nil {
 		setDefault(&l.Ping, DefaultPing)
@@ -99,7 +100,8 @@ func (e *Endpoint) setDefaults() {
 	e.setWays()
 }
 
-// setWays fills in which way checks go. It needs the other fields of the endpoint and of the checks.
+// setWays sets the default path of checks. It needs the other fields of the endpoint and of the
+// checks.
 func (e *Endpoint) setWays() {
 	for i := range e.Health.Checks {
 		way := ThroughDirect
@@ -110,7 +112,8 @@ func (e *Endpoint) setWays() {
 	}
 }
 
-// canTunnel tells whether a check can go the way of the packets of clients, and asks the same port of the backend there as it does directly.
+// canTunnel reports whether a check can take the path of client packets, and reaches the same port
+// of the backend there as it does directly.
 func (e *Endpoint) canTunnel(c *Check) bool {
 	switch {
 	case e.Translated(), e.Protocol == UDP, e.Health.From == FromHost, !c.Plain(), c.Engine == EngineSocket, c.Address.IsValid():
@@ -121,12 +124,12 @@ func (e *Endpoint) canTunnel(c *Check) bool {
 	return c.Port == 0 || e.allAt(c.Port)
 }
 
-// allAt tells whether all backends have a port, or there are none.
+// allAt reports whether all backends have the port, or there are none.
 func (e *Endpoint) allAt(port uint16) bool {
 	return !slices.ContainsFunc(e.Backends, func(b Backend) bool { return b.Port != port })
 }
 
-// setDerived fills in the defaults that depend on other fields.
+// setDerived sets the defaults that depend on other fields.
 func (e *Endpoint) setDerived() {
 	if e.QUIC != nil {
 		e.QUIC.setDefaults(e.Affinity)
@@ -178,12 +181,14 @@ func (e *Endpoint) setDerived() {
 	}
 }
 
-// OpeningIdle is how long at most muxes remember what the scheduler of a TCP endpoint with cookies chose for a SYN, while nothing else came of the flow
-// (Idle.Untrusted when that is less): as long as repeated SYNs have to find the same backend. What follows carries a cookie, and a flood of SYNs does not
-// fill the flow table for longer.
+// OpeningIdle is the maximum time that muxes keep the scheduler's choice for a SYN to a TCP
+// endpoint with cookies while no other packet of the flow arrived (Idle.Untrusted if that is less):
+// the time in which repeated SYNs must reach the same backend. Later packets carry a cookie, and a
+// SYN flood does not fill the flow table for longer.
 const OpeningIdle = 10 * time.Second
 
-// KeepsFlows tells whether muxes remember the endpoint's flows: with affinity cookie those whose packets carry none.
+// KeepsFlows reports whether muxes track the endpoint's flows; with affinity cookie only flows
+// without a cookie.
 func (e *Endpoint) KeepsFlows() bool {
 	return (e.Affinity == AffinityFlow || e.Affinity == AffinityCookie) && !e.OnePacket
 }

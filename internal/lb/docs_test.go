@@ -13,8 +13,8 @@ import (
 // fence is a block of YAML in Markdown, at any indentation.
 var fence = regexp.MustCompile("(?ms)^([ \t]*)```ya?ml\n(.*?)^[ \t]*```$")
 
-// TestDocumentation parses every object that the documentation shows. YAML without a kind is something else: a client
-// configuration, a lab.
+// TestDocumentation parses every object in the documentation. YAML without a kind is not an object:
+// a client configuration, a lab.
 func TestDocumentation(t *testing.T) {
 	const root = "../.."
 	var files []string
@@ -43,7 +43,7 @@ func TestDocumentation(t *testing.T) {
 	}
 }
 
-// objectSnippets returns the pieces of YAML of a file that show objects.
+// objectSnippets returns the pieces of YAML in a file that contain objects.
 func objectSnippets(file, text string) []string {
 	if strings.HasSuffix(file, ".yaml") {
 		return []string{text}

@@ -6,20 +6,23 @@ import (
 	"unicode/utf8"
 )
 
-// MaxFileBytes bounds one YAML file: 65,535 backends, or 262,144 sources, on lines of 100 bytes, with room to spare.
+// MaxFileBytes limits a YAML file: it has room for 65,535 backends, or 262,144 sources, on lines of
+// 100 bytes.
 const MaxFileBytes = 32 << 20
 
-// maxLineBytes is the longest line: the parser reads a line of one odd character in quadratic time.
+// maxLineBytes limits a line, because the parser reads a line of one odd character in quadratic
+// time.
 const maxLineBytes = 1 << 20
 
-// document is one YAML document: its text, and how many lines come before it.
+// document is one YAML document: its text, and the number of lines before it.
 type document struct {
 	text  []byte
 	lines int
 }
 
-// splitDocuments cuts text at the lines that begin a document ("---") or end one ("...") (YAML 1.2.2 section 9.2).
-// What follows "---" on its line stays, at its column. goccy/go-yaml loses the documents after an empty one.
+// splitDocuments splits text at the lines that begin a document ("---") or end one ("...") (YAML
+// 1.2.2 section 9.2). Text after "---" on its line keeps its column. It exists because
+// goccy/go-yaml drops the documents after an empty one.
 func splitDocuments(text []byte) []document {
 	var (
 		docs    []document
@@ -28,7 +31,8 @@ func splitDocuments(text []byte) []document {
 	)
 	for line, number := range lines(text) {
 		if !begun {
-			// Each document of files that were put together may begin with a byte order mark (YAML 1.2 section 5.2).
+			// Each document of concatenated files may begin with a byte order mark (YAML 1.2
+			// section 5.2).
 			line = bytes.TrimPrefix(line, []byte("\xef\xbb\xbf"))
 			if bytes.HasPrefix(line, []byte("%YAML 1.")) {
 				line = append([]byte("#"), line[1:]...)
@@ -46,7 +50,7 @@ func splitDocuments(text []byte) []document {
 	return append(docs, current)
 }
 
-// lines yields every line with its end, and the count of lines before it.
+// lines yields every line with its line end, and the number of lines before it.
 func lines(text []byte) func(func([]byte, int) bool) {
 	return func(yield func([]byte, int) bool) {
 		for n := 0; len(text) > 0; n++ {
@@ -62,7 +66,7 @@ func lines(text []byte) func(func([]byte, int) bool) {
 	}
 }
 
-// isMarker tells whether the line begins or ends a document.
+// isMarker reports whether the line begins or ends a document.
 func isMarker(line []byte) bool {
 	if !bytes.HasPrefix(line, []byte("---")) && !bytes.HasPrefix(line, []byte("...")) {
 		return false
@@ -70,7 +74,7 @@ func isMarker(line []byte) bool {
 	return len(line) == 3 || bytes.IndexByte([]byte(" \t\r\n"), line[3]) >= 0
 }
 
-// blank tells whether the document holds nothing but white space and comments.
+// blank reports whether the document has only white space and comments.
 func (d document) blank() bool {
 	for line := range lines(d.text) {
 		if line = bytes.TrimSpace(line); len(line) > 0 && line[0] != '#' {
@@ -80,7 +84,7 @@ func (d document) blank() bool {
 	return true
 }
 
-// checkText refuses what YAML does not allow in any file, with the place of the first fault.
+// checkText returns the first violation of limits that apply to every file, with its place.
 func checkText(text []byte) *Violation {
 	if len(text) > MaxFileBytes {
 		return &Violation{Value: fmt.Sprintf("%d bytes", len(text)), Allowed: fmt.Sprintf("must be at most %d bytes", MaxFileBytes)}

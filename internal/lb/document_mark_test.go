@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// TestMarksOfFilesPutTogether: a byte order mark and a %YAML directive may begin each document, and mean nothing elsewhere.
+// TestMarksOfFilesPutTogether: a byte order mark and a %YAML directive may begin each document;
+// elsewhere they have no meaning.
 func TestMarksOfFilesPutTogether(t *testing.T) {
 	const tenant, other = "kind: Tenant\nname: a\n", "kind: Tenant\nname: b\n"
 	for name, text := range map[string]string{

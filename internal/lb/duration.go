@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// durationText is the shortest form that time.ParseDuration reads: 1h, not 1h0m0s.
+// durationText returns the shortest form that time.ParseDuration reads: 1h, not 1h0m0s.
 func durationText(d time.Duration) string {
 	s := d.String()
 	if strings.HasSuffix(s, "m0s") {

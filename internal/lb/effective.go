@@ -1,18 +1,20 @@
 package lb
 
-// Shared is what the endpoints of a service share: everything is there.
+// Shared holds the settings that the endpoints of a service share. All fields are set.
 type Shared struct {
 	Limits    Limits
-	Sources   *Sources // never nil; not to be modified, many services may have it
+	Sources   *Sources // never nil; must not be modified, because services may share it
 	Placement Placement
-	// SourcesOf is the name of the Policy that Sources are from; empty when they are the service's own.
+	// SourcesOf is the name of the Policy that has the Sources; empty when they are the service's
+	// own.
 	SourcesOf string
 }
 
 var noSources Sources
 
-// Effective is what counts for a service: of limits, sources and placement each what it says itself, as a whole, else
-// what its Policy says, else the defaults. policies are those there are, by name.
+// Effective returns the settings of a service. Limits, sources and placement each come as a whole
+// from the service, else from its Policy, else from the defaults. policies are all policies, by
+// name.
 func Effective(s *Service, policies map[string]*Policy) Shared {
 	out := Shared{Limits: Limits{Ping: DefaultPing}, Sources: &noSources, Placement: Placement{By: PlaceByVIPs}}
 	if s.Policy != "" {
@@ -30,7 +32,7 @@ func Effective(s *Service, policies map[string]*Policy) Shared {
 	return out
 }
 
-// take replaces what is given.
+// take replaces the settings that are given.
 func (e *Shared) take(l *Limits, s *Sources, p *Placement) {
 	if l != nil {
 		e.Limits = *l

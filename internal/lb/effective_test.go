@@ -27,7 +27,8 @@ func TestTenantAndPolicyRefusals(t *testing.T) {
 	}
 }
 
-// TestEffective: each of limits, sources and placement is the service's, else the policy's, else the default, as a whole.
+// TestEffective: each of limits, sources and placement is the service's, else the policy's, else
+// the default, as a whole.
 func TestEffective(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := &lb.Service{Name: "web", Limits: limits(t), Sources: sources(t), Placement: placement(t)}

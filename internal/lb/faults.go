@@ -2,13 +2,15 @@ package lb
 
 import "strings"
 
-// faults collects violations of one object; Field is the path within it until prefix is called.
+// faults collects the violations of one object; Field is the path within it until prefixed is
+// called.
 type faults struct{ found []Violation }
 
-// maxFaults of one object are noted: nobody reads more, and looking for one takes time with each.
+// maxFaults limits the faults of one object, because longer lists are of no use and every check
+// scans the list.
 const maxFaults = 100
 
-// add notes a fault.
+// add adds a fault.
 func (f *faults) add(path, value, allowed string) {
 	switch {
 	case len(f.found) >= maxFaults:
@@ -19,14 +21,14 @@ func (f *faults) add(path, value, allowed string) {
 	f.found = append(f.found, Violation{Field: path, Value: clip(value), Allowed: allowed})
 }
 
-// check notes a fault unless allowed is empty.
+// check adds a fault unless allowed is empty.
 func (f *faults) check(path, value, allowed string) {
 	if allowed != "" {
 		f.add(path, value, allowed)
 	}
 }
 
-// has tells whether path has a fault already.
+// has reports whether path already has a fault.
 func (f *faults) has(path string) bool {
 	for _, v := range f.found {
 		if v.Field == path {
@@ -44,12 +46,12 @@ func (f *faults) prefixed(object string) []Violation {
 	return f.found
 }
 
-// plurals are the kinds as they are written in paths and on command lines.
+// plurals holds the kinds as written in paths and on command lines.
 var plurals = map[Kind]string{
 	KindService: "services", KindNode: "nodes", KindNetwork: "networks", KindTenant: "tenants", KindPolicy: "policies",
 }
 
-// Plural returns the kind as it is written in paths and on command lines: "services".
+// Plural returns the kind as written in paths and on command lines: "services".
 func (k Kind) Plural() string {
 	if p, ok := plurals[k]; ok {
 		return p
@@ -57,7 +59,7 @@ func (k Kind) Plural() string {
 	return strings.ToLower(string(k)) + "s"
 }
 
-// Ref returns how messages name an object: "services/web".
+// Ref returns the name of an object in messages: "services/web".
 func Ref(k Kind, name string) string {
 	if name == "" {
 		return k.Plural()

@@ -8,20 +8,23 @@ import (
 	"slices"
 )
 
-// Claimant is who asks for a change, and which addresses only the load balancer has.
+// Claimant is the client that requests a change, and the addresses reserved for the load balancer.
 type Claimant struct {
-	// Tenant is the tenant that a caller of role tenant acts for; empty for others, who may name addresses that no Tenant owns.
+	// Tenant is the tenant of a client with role tenant; empty for others, which may use addresses
+	// that no Tenant owns.
 	Tenant string
 	// Managers are the addresses of managers, with their names.
 	Managers map[netip.Addr]string
 }
 
-// Foreign returns the faults of edits that take addresses of others: services that name another Tenant's DIPs or VIPs, or addresses of the load
-// balancer's machines; Tenants that would own an address twice or that another tenant's service names; muxes at addresses that services name; and
-// tenants whose health checks exceed quotas.probes. For a caller of role tenant a service names nothing but what the Tenant lists.
+// Foreign returns the faults of edits that take addresses of others: services that use another
+// Tenant's DIPs or VIPs, or addresses of the load balancer's machines; Tenants that would own an
+// address twice or one that another tenant's service uses; muxes at addresses that services use;
+// and tenants whose health checks exceed quotas.probes. For a client with role tenant a service may
+// only use addresses that the Tenant lists.
 //
-// Unlike Check it looks at what the edits change: a service keeps the addresses that it named before in the same fields, so that what was stored
-// before a rule existed can still be drained and changed.
+// Unlike Check it only considers changes: a service keeps the addresses that it used before in the
+// same fields, so that a service from before a rule existed can still be drained and changed.
 func (s *State) Foreign(by Claimant, edits ...Edit) []Violation {
 	a := &foreign{after: s.after(edits), by: by}
 	var out []Violation
@@ -49,21 +52,22 @@ func (s *State) Foreign(by Claimant, edits ...Edit) []Violation {
 	return out
 }
 
-// foreign is a state with edits, as one claimant makes them.
+// foreign is a state with the edits of one claimant.
 type foreign struct {
 	*after
 	by Claimant
-	// machines are the addresses of muxes and their routers; nil until they are looked for.
+	// machines are the addresses of muxes and their routers; nil until needed.
 	machines map[netip.Addr]string
 }
 
-// tenantOf returns the Tenant after the edits, nil when there is none.
+// tenantOf returns the Tenant after the edits, or nil.
 func (a *foreign) tenantOf(name string) *Tenant {
 	t, _ := a.object(id{KindTenant, name}).(*Tenant)
 	return t
 }
 
-// owner returns the Tenant that has an address as DIP, or as VIP, after the edits; nil when none has.
+// owner returns the Tenant that owns an address as DIP, or as VIP, after the edits; nil if none
+// does.
 func (a *foreign) owner(addr netip.Addr, vips bool) (out *Tenant) {
 	table := &a.dipsOf
 	if vips {
@@ -82,7 +86,7 @@ func (a *foreign) owner(addr netip.Addr, vips bool) (out *Tenant) {
 	return out
 }
 
-// machine says which part of the load balancer has an address; empty when none has.
+// machine returns the part of the load balancer that has an address; empty if none does.
 func (a *foreign) machine(addr netip.Addr) string {
 	if name, ok := a.by.Managers[addr]; ok {
 		return "manager " + name
@@ -108,7 +112,7 @@ func (a *foreign) machine(addr netip.Addr) string {
 	return a.machines[addr]
 }
 
-// machinesOf returns the addresses of a mux and of its routers, with what has them; none of nil.
+// machinesOf returns the addresses of a mux and of its routers, with their owner; none for nil.
 func machinesOf(n *Node) map[netip.Addr]string {
 	if n == nil {
 		return nil
@@ -125,7 +129,7 @@ func machinesOf(n *Node) map[netip.Addr]string {
 	return out
 }
 
-// service checks the addresses that a service names and did not name before.
+// service checks the addresses that a service did not use before.
 func (a *foreign) service(f *faults, s *Service) {
 	old, _ := a.objects[idOf(s)].(*Service)
 	if old != nil && old.Tenant != s.Tenant {
@@ -147,7 +151,7 @@ func (a *foreign) service(f *faults, s *Service) {
 	})
 }
 
-// wrong says why a service may not name an address; empty when it may.
+// wrong returns the reason why a service may not use an address; empty if it may.
 func (a *foreign) wrong(s *Service, n named, at spot) string {
 	if n.use == useVIP {
 		return a.wrongOwner(s.Tenant, n, true)
@@ -168,7 +172,7 @@ func (a *foreign) wrong(s *Service, n named, at spot) string {
 		return a.wrongOwner(s.Tenant, n, false)
 	}
 	if a.by.Tenant == "" || slices.Contains(dips, n.addr) {
-		return "" // a DIP is checked as such
+		return "" // a DIP is checked as a DIP
 	}
 	if t := a.tenantOf(s.Tenant); t == nil || holding(t.Hosts, n.addr) < 0 {
 		return a.lists(s.Tenant, "hosts", func(t *Tenant) []netip.Prefix { return t.Hosts })
@@ -176,7 +180,8 @@ func (a *foreign) wrong(s *Service, n named, at spot) string {
 	return ""
 }
 
-// wrongOwner says why services of a tenant may not name an address that is nobody's or another's.
+// wrongOwner returns the reason why services of a tenant may not use an address that has no owner
+// or another one; empty if they may.
 func (a *foreign) wrongOwner(tenant string, n named, vips bool) string {
 	list := "dips"
 	if vips {
@@ -187,7 +192,7 @@ func (a *foreign) wrongOwner(tenant string, n named, vips bool) string {
 	case t == nil && a.by.Tenant == "":
 		return ""
 	case t != nil && t.Name == tenant && a.by.Tenant != "" && !vips && a.isHost(n.addr) && holding(t.Hosts, n.addr) < 0:
-		// A prefix of servers may cover the machine that they are on.
+		// A prefix of servers may contain their machine.
 		return "must not be the address of a host that the hosts of " + Ref(KindTenant, tenant) + " do not hold"
 	case t != nil && (t.Name == tenant || n.use != useSNAT && t.shares(n.addr, vips, tenant)):
 		return ""
@@ -199,13 +204,13 @@ func (a *foreign) wrongOwner(tenant string, n named, vips bool) string {
 	return fmt.Sprintf("must not be inside the %s of another Tenant, and %s has it and does not share it with tenant %s", list, Ref(KindTenant, t.Name), tenant)
 }
 
-// isHost tells whether a Node of role host has an address.
+// isHost reports whether a Node of role host has an address.
 func (a *foreign) isHost(addr netip.Addr) bool {
 	n, _ := a.object(id{KindNode, a.addressOwner(addr)}).(*Node)
 	return n != nil && n.Role == RoleHost
 }
 
-// lists says where addresses of a tenant must be.
+// lists describes where addresses of a tenant must be.
 func (a *foreign) lists(tenant, name string, of func(*Tenant) []netip.Prefix) string {
 	ref := Ref(KindTenant, tenant)
 	if t := a.tenantOf(tenant); t != nil && len(of(t)) > 0 {
@@ -214,7 +219,8 @@ func (a *foreign) lists(tenant, name string, of func(*Tenant) []netip.Prefix) st
 	return fmt.Sprintf("must be inside the %s of %s, which lists none: an admin sets them", name, ref)
 }
 
-// tenant checks that a Tenant's addresses are no other Tenant's and that no other tenant's service names them.
+// tenant checks that no other Tenant owns a Tenant's addresses and that no other tenant's service
+// uses them.
 func (a *foreign) tenant(f *faults, t *Tenant) {
 	old, _ := a.objects[idOf(t)].(*Tenant)
 	a.probes(f, t.Name)
@@ -264,7 +270,8 @@ func (s Share) equal(o Share) bool {
 	return slices.Equal(s.Tenants, o.Tenants) && slices.Equal(s.DIPs, o.DIPs) && slices.Equal(s.VIPs, o.VIPs)
 }
 
-// overlaps checks that an edited Tenant's prefixes are apart from every other's. Of two edited ones the later name is at fault.
+// overlaps checks that an edited Tenant's prefixes do not overlap those of others. Of two edited
+// ones the one with the later name is faulty.
 func (a *foreign) overlaps(f *faults, t *Tenant, vips bool) {
 	name := "dips"
 	if vips {
@@ -293,7 +300,7 @@ func (a *foreign) overlaps(f *faults, t *Tenant, vips bool) {
 	}
 }
 
-// node checks that a mux comes to no address that a service names as a server or its machine.
+// node checks that a mux gets no address that a service uses as a server or its machine.
 func (a *foreign) node(f *faults, n *Node) {
 	mine := machinesOf(muxOf(n))
 	if old, ok := a.objects[idOf(n)].(*Node); ok {
@@ -330,7 +337,8 @@ func (a *foreign) node(f *faults, n *Node) {
 	}
 }
 
-// probes compares what a tenant's health checks make with its quota, where an edit raises the one or lowers the other.
+// probes compares the probe rate of a tenant's health checks with its quota if an edit raises the
+// rate or lowers the quota.
 func (a *foreign) probes(f *faults, tenant string) {
 	t := a.tenantOf(tenant)
 	if t == nil {

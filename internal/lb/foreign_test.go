@@ -13,7 +13,8 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// owner is a Tenant with addresses of both families: 10.N.0.0/16 and 2001:db8:N::/48, VIPs 203.0.113.16*N/28 and 2001:db8:f:N::/64.
+// ownerOf returns a Tenant with addresses of both families: 10.N.0.0/16 and 2001:db8:N::/48, VIPs
+// 203.0.113.16*N/28 and 2001:db8:f:N::/64.
 func ownerOf(name string, n int) *lb.Tenant {
 	t := &lb.Tenant{
 		Name: name,
@@ -25,7 +26,8 @@ func ownerOf(name string, n int) *lb.Tenant {
 	return t
 }
 
-// serviceOf is a service of a tenant with VIPs and one backend of both families, all inside ownerOf(…, n).
+// serviceOf returns a service of a tenant with VIPs and one backend of both families, all inside
+// ownerOf(…, n).
 func serviceOf(name, tenant string, n int, path string) *lb.Service {
 	s := &lb.Service{
 		Name: name, Tenant: tenant, VIPs: []netip.Addr{addr(fmt.Sprintf("203.0.113.%d", 16*n+1)), addr(fmt.Sprintf("2001:db8:f:%d::1", n))},
@@ -49,7 +51,8 @@ func foreign(s *lb.State, by lb.Claimant, objs ...lb.Object) string {
 	return strings.ReplaceAll(texts(s.Foreign(by, edits...)), "\n      ", "\n")
 }
 
-// TestForeign: each address that a service names, of both families and with both paths, against who asks and who owns it.
+// TestForeign checks each address of a service, of both families and with both paths, for different
+// clients and owners.
 func TestForeign(t *testing.T) {
 	state := lb.NewState()
 	shop, media := ownerOf("shop", 1), ownerOf("media", 2)
@@ -71,8 +74,9 @@ func TestForeign(t *testing.T) {
 			return func(s *lb.Service) { s.Endpoints[0].Health.Checks[0].Address = addr(a) }
 		}
 		for name, c := range map[string]struct {
-			spoil                   func(*lb.Service)
-			byTenant, byAdmin, none string // what each is told; none: of the service of a tenant that lists nothing
+			spoil func(*lb.Service)
+			// the fault for each client; none: for the service of a tenant that lists nothing
+			byTenant, byAdmin, none string
 			dsr                     bool
 		}{
 			"its own":         {spoil: func(*lb.Service) {}},
@@ -140,7 +144,8 @@ func TestForeign(t *testing.T) {
 			}
 		}
 	}
-	// A prefix of servers covers the machine that they are on: it is a server only where it is among the hosts too.
+	// A prefix of servers contains their machine, which is a valid server only if it is also in
+	// hosts.
 	s := serviceOf("web", "shop", 1, lb.PathNAT)
 	s.Endpoints[0].Backends[0].DIPs[0] = addr("10.1.7.1")
 	if got := foreign(state, lb.Claimant{Tenant: "shop"}, s); got != "" {
@@ -154,7 +159,8 @@ func TestForeign(t *testing.T) {
 	}
 }
 
-// TestForeignKeeps: a service keeps in its fields what it named before a rule or a Tenant's list existed; nothing moves to another field.
+// TestForeignKeeps: a service keeps the addresses in its fields from before a rule or a Tenant's
+// list existed; an address cannot move to another field.
 func TestForeignKeeps(t *testing.T) {
 	state := lb.NewState()
 	s := serviceOf("web", "poor", 5, lb.PathDSR)
@@ -179,7 +185,7 @@ func TestForeignKeeps(t *testing.T) {
 	}
 }
 
-// TestForeignTenants: Tenants, and muxes, that take what another has.
+// TestForeignTenants: Tenants and muxes that take addresses of others are refused.
 func TestForeignTenants(t *testing.T) {
 	state := lb.NewState()
 	web := serviceOf("web", "shop", 1, lb.PathDSR)
@@ -223,7 +229,8 @@ func TestForeignTenants(t *testing.T) {
 	}
 }
 
-// TestForeignProbes: a tenant's checks have a budget, of its own or by default, which counts when an edit raises what they make.
+// TestForeignProbes: a tenant's checks have a budget, its own or the default, which applies when an
+// edit raises their rate.
 func TestForeignProbes(t *testing.T) {
 	state := lb.NewState()
 	busy := func(backends int, interval time.Duration, through string) *lb.Service {
@@ -245,7 +252,7 @@ func TestForeignProbes(t *testing.T) {
 	if got, want := foreign(state, lb.Claimant{Tenant: "shop"}, over), "tenants/shop: quotas.probes: 20020 probes a second: must be at most 20000 from each mux, the tenant's quota: use longer intervals, or fewer checks or backends"; got != want {
 		t.Errorf("one backend more:\n got: %s\nwant: %s", got, want)
 	}
-	// Through the tunnel each VIP of the family is asked: here one of two.
+	// Through the tunnel each VIP of the family is probed: here one of two.
 	if got := foreign(state, lb.Claimant{}, busy(1001, 100*time.Millisecond, lb.ThroughTunnel)); !strings.Contains(got, ": 20020 probes a second") {
 		t.Errorf("through the tunnel: %s", got)
 	}
@@ -266,7 +273,8 @@ func TestForeignProbes(t *testing.T) {
 	}
 }
 
-// TestForeignIsNaive makes random edits to Tenants and services, and compares which of them have faults with a search through all prefixes.
+// TestForeignIsNaive makes random edits to Tenants and services, and compares which of them have
+// faults with a search through all prefixes.
 func TestForeignIsNaive(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		names := []string{"a", "b", "c"}
@@ -320,7 +328,7 @@ func TestForeignIsNaive(t *testing.T) {
 			if want := naive(all, old, o, by); (len(got) > 0) != want {
 				t.Fatalf("%+v by %q: got %v, want faults: %v", o, by, texts(got), want)
 			}
-			// What has faults may be in a store all the same.
+			// Faulty objects may still be in a store.
 			if len(got) > 0 && rapid.IntRange(0, 3).Draw(t, "stored") > 0 {
 				if delete(all, key); old != nil {
 					all[key] = old
@@ -332,7 +340,8 @@ func TestForeignIsNaive(t *testing.T) {
 	})
 }
 
-// naive tells whether an edit takes what another has: all is the state after it, old the object before.
+// naive reports whether an edit takes an address of another: all is the state after it, old the
+// object before.
 func naive(all map[string]lb.Object, old, o lb.Object, by string) bool {
 	tenants := map[string]*lb.Tenant{}
 	for _, x := range all {
@@ -351,7 +360,7 @@ func naive(all map[string]lb.Object, old, o lb.Object, by string) bool {
 		}
 		return t.DIPs
 	}
-	// others are the Tenants that have an address; the first by name counts where a store is at fault.
+	// has lists the Tenants that own an address; in a faulty store the first by name counts.
 	permitted := func(tenant string, a netip.Addr, vip, snat bool, by string) bool {
 		var has []string
 		for n, t := range tenants {

@@ -13,7 +13,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-// TestGolden publishes the YAML schema: examples and the canonical form they have.
+// TestGolden documents the YAML schema: examples and their canonical form.
 func TestGolden(t *testing.T) {
 	inputs, err := filepath.Glob("testdata/golden/*.in.yaml")
 	if err != nil || len(inputs) == 0 {
@@ -41,7 +41,7 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// TestGoldenRefused publishes the messages: files with faults and every line said of them.
+// TestGoldenRefused documents the messages: faulty files and every line that is printed for them.
 func TestGoldenRefused(t *testing.T) {
 	inputs, err := filepath.Glob("testdata/refused/*.in.yaml")
 	if err != nil || len(inputs) == 0 {

@@ -6,106 +6,119 @@ import (
 	"time"
 )
 
-// Health is how the backends of an endpoint are checked, and what the verdicts mean for the endpoint.
+// Health configures how the backends of an endpoint are checked, and how results affect the
+// endpoint.
 type Health struct {
-	// Checks are what each backend is asked: 1 to MaxChecks.
+	// Checks are the checks of each backend: 1 to MaxChecks.
 	Checks []Check
-	// Combine says which of several checks must be good for a backend to be healthy: CombineAll, CombineAny or CombineAtLeast.
+	// Combine selects how many of several checks must pass for a backend to be healthy: CombineAll,
+	// CombineAny or CombineAtLeast.
 	Combine string
-	// AtLeast is how many must be, with CombineAtLeast; else 0.
+	// AtLeast is the number of checks that must pass with CombineAtLeast; else 0.
 	AtLeast uint8
-	// From says who checks: FromMux, FromHost or FromBoth.
+	// From selects who checks: FromMux, FromHost or FromBoth.
 	From string
-	// PanicBelow is the healthy share of weight, in percent, below which all backends are treated as healthy; 0: never.
+	// PanicBelow is the healthy share of weight, in percent, below which all backends are treated
+	// as healthy; 0: never.
 	PanicBelow uint8
-	// MinimumHealthy is how many backends with weight must be healthy before muxes advertise the VIP; 0 counts as 1.
+	// MinimumHealthy is how many backends with weight must be healthy before muxes advertise the
+	// VIP; 0 counts as 1.
 	MinimumHealthy uint16
-	// Damping keeps backends out that flap; nil: none are.
+	// Damping keeps flapping backends down; nil: off.
 	Damping *Damping
-	// Passive takes what hosts see of the clients' own connections for evidence; nil: it is none. Needs hosts that check.
+	// Passive uses the results of clients' own connections on hosts as evidence; nil: off. Needs
+	// hosts that check.
 	Passive *Passive
 }
 
-// Damping keeps a backend down that flaps: one that came up more than Flips times within Within stays down for Hold after the
-// last time it went down.
+// Damping keeps a flapping backend down: one that came up more than Flips times within Within stays
+// down for Hold after the last time it went down.
 type Damping struct {
 	Flips        uint16
 	Within, Hold time.Duration
 }
 
-// Passive declares a backend dead for Hold once Failures connections of clients in a row, all within Within, were refused or not
-// answered.
+// Passive declares a backend dead for Hold once Failures connections of clients in a row, all
+// within Within, were refused or not answered.
 type Passive struct {
 	Failures     uint16
 	Within, Hold time.Duration
 }
 
-// ByMux tells whether muxes check whatever hosts say.
+// ByMux reports whether muxes check, whatever hosts report.
 func (h *Health) ByMux() bool { return h.From != FromHost }
 
-// ByHost tells whether the backends' hosts check.
+// ByHost reports whether the backends' hosts check.
 func (h *Health) ByHost() bool { return h.From == FromHost || h.From == FromBoth }
 
-// Check is one thing that is asked of a backend. It is comparable: equal checks of one address are asked once. Fields that its
-// Kind does not have are zero.
+// Check is one check of a backend. It is comparable: equal checks of one address are probed once.
+// Fields that its Kind does not have are zero.
 type Check struct {
 	// Kind is CheckICMP, CheckTCP, CheckHTTP, CheckGRPC, CheckUDP, CheckDNS or CheckExternal.
 	Kind string
 
-	// Path, Method, Host (the Host header; empty: the address), Headers, Status and Body are of HTTP.
+	// Path, Method, Host (the Host header; empty: the address), Headers, Status and Body are for
+	// HTTP.
 	Path, Method, Host string
 	Headers            Headers
-	// Status is what answers are good.
+	// Status is the set of good status codes.
 	Status StatusSet
-	// Body, when not empty, is a regular expression (RE2) that the first MaxCheckBody bytes of the answer's body must match.
+	// Body, when not empty, is a regular expression (RE2) that the first MaxCheckBody bytes of the
+	// response body must match.
 	Body string
-	// Version is the protocol of HTTP: HTTP1 or HTTP2.
+	// Version is the HTTP version: HTTP1 or HTTP2.
 	Version string
 
-	// TLS of HTTP and gRPC; Verify, ServerName and CA count only then.
+	// TLS is for HTTP and gRPC; Verify, ServerName and CA apply only with it.
 	TLS bool
-	// Verify: the certificate must be valid for ServerName and come from CA, or from what the machine trusts when that is empty.
+	// Verify: the certificate must be valid for ServerName and issued by CA, or by a CA that the
+	// machine trusts when that is empty.
 	Verify bool
-	// ServerName is what TLS asks for (SNI) and what the certificate must be for; empty: Host, else the address.
+	// ServerName is sent in TLS (SNI) and must be in the certificate; empty: Host, else the
+	// address.
 	ServerName string
 	// CA is one or more certificates in PEM.
 	CA string
 
-	// Send is what is sent first over TCP or UDP, Expect what the answer must hold.
+	// Send is sent first over TCP or UDP. Expect must be in the response.
 	Send, Expect string
-	// SendHex and ExpectHex are the same as bytes, two lower-case hexadecimal digits each; at most one of either pair is there.
-	// Sent and Expected are what counts.
+	// SendHex and ExpectHex are the same as bytes, two lower-case hexadecimal digits each; at most
+	// one of either pair is set. Sent and Expected return the one that is set.
 	SendHex, ExpectHex string
 
-	// Service is what gRPC's health service is asked for; empty: the whole server.
+	// Service is the service in the request to gRPC's health service; empty: the whole server.
 	Service string
 
-	// Name and Type are what DNS is asked for; Answer, when not empty, must be among the answers' data.
+	// Name and Type are the DNS question; Answer, when not empty, must be in the data of the
+	// answers.
 	Name, Type, Answer string
 
-	// Program is the path of an external check, Arguments what it gets.
+	// Program is the path of an external check, Arguments its arguments.
 	Program   string
 	Arguments Arguments
 
-	// Port to ask; 0: the backend's.
+	// Port is the port to probe; 0: the backend's.
 	Port uint16
-	// Address to ask; zero: the backend's.
+	// Address is the address to probe; zero: the backend's.
 	Address netip.Addr
 
-	// Interval between the beginnings of two probes; Fast, when not 0, instead of it while the results change.
+	// Interval is the time between the beginnings of two probes; Fast, when not 0, replaces it
+	// while the results change.
 	Interval, Fast time.Duration
 	// Timeout bounds the whole probe.
 	Timeout time.Duration
-	// Jitter is the share of the interval, in percent, by which the distance of probes varies.
+	// Jitter is the share of the interval, in percent, by which the time between probes varies.
 	Jitter uint8
 	// Rise good probes in a row bring a dead backend up, Fall bad ones a live one down.
 	Rise, Fall uint32
-	// Initial is what a backend is before it was asked: InitialDown (the first good probe brings it up), InitialUp.
+	// Initial is the state of a backend before its first probe: InitialDown (the first good probe
+	// brings it up), InitialUp.
 	Initial string
-	// Through is the way of probes: ThroughDirect, to the backend's address, or ThroughTunnel, to the VIP in the tunnel that the
-	// packets of clients take. A mux that cannot send a probe through the tunnel, or not tell what its answer means, makes it directly and says so.
+	// Through is the path of probes: ThroughDirect, to the backend's address, or ThroughTunnel, to
+	// the VIP in the tunnel that client packets take. A mux that cannot send a probe through the
+	// tunnel, or cannot interpret its response, probes directly and reports that.
 	Through string
-	// Engine is who asks: EnginePacket or EngineSocket; empty: what is safe for the kind.
+	// Engine selects the prober: EnginePacket or EngineSocket; empty: the safe one for the kind.
 	Engine string
 }
 
@@ -142,13 +155,13 @@ const (
 
 // Limits of checks.
 const (
-	// MaxChecks is how many checks an endpoint may have.
+	// MaxChecks is the maximum number of checks of an endpoint.
 	MaxChecks = 8
-	// MaxCheckBody is how much of an answer's body is looked at, in bytes.
+	// MaxCheckBody is how much of a response body is read, in bytes.
 	MaxCheckBody = 64 << 10
 )
 
-// Values of checks' fields that are not given.
+// Defaults of checks' fields.
 const (
 	DefaultHealthPath     = "/"
 	DefaultHealthMethod   = "GET"
@@ -169,7 +182,8 @@ const (
 	DefaultPassiveHold     = 30 * time.Second
 )
 
-// SetDefaults fills in what is not given. Checks go directly where nothing is given: only the endpoint knows another way.
+// SetDefaults sets the defaults of unset fields. Through becomes ThroughDirect, because only the
+// endpoint determines another path.
 func (h *Health) SetDefaults() {
 	h.setDefaults()
 	for i := range h.Checks {
@@ -177,7 +191,8 @@ func (h *Health) SetDefaults() {
 	}
 }
 
-// setDefaults fills in what is not given but Check.Through, whose default depends on the endpoint.
+// setDefaults sets the defaults of unset fields except Check.Through, whose default depends on the
+// endpoint.
 func (h *Health) setDefaults() {
 	if len(h.Checks) == 0 {
 		h.Checks = []Check{{}}
@@ -199,20 +214,20 @@ func (h *Health) setDefaults() {
 	}
 }
 
-// SetDefaults fills in what is not given. Check.Verify is left alone: false is a value.
+// SetDefaults sets the defaults of unset fields except Check.Verify, for which false is a value.
 func (c *Check) SetDefaults() {
 	c.setDefaults()
 	setDefault(&c.Through, ThroughDirect)
 }
 
-// setDefaults fills in what is not given but Through.
+// setDefaults sets the defaults of unset fields except Through.
 func (c *Check) setDefaults() {
 	setDefault(&c.Kind, CheckTCP)
 	c.setKindDefaults()
 	c.setTimingDefaults()
 }
 
-// setTimingDefaults fills in what is not given of the fields that checks of all kinds have, but Through.
+// setTimingDefaults sets the defaults of the fields that checks of all kinds have, except Through.
 func (c *Check) setTimingDefaults() {
 	setDefault(&c.Interval, DefaultHealthInterval)
 	setDefault(&c.Timeout, min(DefaultHealthTimeout, c.Interval))
@@ -222,7 +237,7 @@ func (c *Check) setTimingDefaults() {
 	setDefault(&c.Initial, InitialDown)
 }
 
-// setKindDefaults fills in what is not given of the fields that only the kind has.
+// setKindDefaults sets the defaults of the fields that only the kind has.
 func (c *Check) setKindDefaults() {
 	switch c.Kind {
 	case CheckHTTP:
@@ -241,11 +256,11 @@ func defaultHealth() Health {
 	return h
 }
 
-// Equal compares, what pointers point to included.
+// Equal reports whether both are equal; it compares the values of pointers.
 func (h *Health) Equal(o Health) bool {
 	return slices.Equal(h.Checks, o.Checks) && h.Combine == o.Combine && h.AtLeast == o.AtLeast && h.From == o.From &&
 		h.PanicBelow == o.PanicBelow && h.MinimumHealthy == o.MinimumHealthy && same(h.Damping, o.Damping) && same(h.Passive, o.Passive)
 }
 
-// same tells whether both are nil or point to equal values.
+// same reports whether both are nil or point to equal values.
 func same[T comparable](a, b *T) bool { return a == b || a != nil && b != nil && *a == *b }

@@ -16,7 +16,7 @@ import (
 //go:embed testdata/pem/ca.pem
 var caPEM string
 
-// health draws a valid one for an endpoint.
+// health draws a valid health configuration for an endpoint.
 func health(t *rapid.T, e *lb.Endpoint) lb.Health {
 	h := lb.Health{
 		From:       rapid.SampledFrom([]string{lb.FromMux, lb.FromHost, lb.FromBoth}).Draw(t, "from"),
@@ -124,7 +124,7 @@ func check(t *rapid.T, e *lb.Endpoint, from string) lb.Check {
 	return c
 }
 
-// statuses draws some of the codes, and has the set of an oracle that marks each.
+// statuses draws some codes, and returns the set of an oracle that marks each.
 func statuses(t *rapid.T) lb.StatusSet {
 	var marked [600]bool
 	var list []string
@@ -151,7 +151,8 @@ func statuses(t *rapid.T) lb.StatusSet {
 	return set
 }
 
-// TestChecksOneWayOrTheOther: what is given beside checks is as if each check had it, and one check is what health itself says.
+// TestChecksOneWayOrTheOther: fields in health apply to every check that does not set them, and a
+// single check is equivalent to the fields of health itself.
 func TestChecksOneWayOrTheOther(t *testing.T) {
 	const head = "kind: Service\nname: web\nvip: 203.0.113.10\nendpoints:\n- protocol: tcp\n  port: 80\n  backends: [{dip: 10.20.1.11, host: 10.20.1.1}]\n  health: "
 	parse := func(health string) lb.Object {

@@ -5,10 +5,11 @@ import (
 	"time"
 )
 
-// HostIdle is how long the host keeps a flow without packets, by what the flow is. A zero field says nothing: see Or.
+// HostIdle is how long the host keeps a flow without packets, by the state of the flow. A zero
+// field is not set: see Or.
 type HostIdle struct {
-	// Established is for TCP whose client and server are known to be there, Opening for TCP before that, Closing for TCP after a RST or a FIN
-	// each way.
+	// Established is for TCP flows that both ends have confirmed, Opening for TCP before that,
+	// Closing for TCP after a RST or a FIN each way.
 	Established, Opening, Closing time.Duration
 	// UDP is for UDP, Other for protocols without ports.
 	UDP, Other time.Duration
@@ -20,14 +21,14 @@ type hostIdleClass struct {
 	time *time.Duration
 }
 
-// classes are the fields of h, in the order in which they are written.
+// classes returns the fields of h in the order in which they are written.
 func (h *HostIdle) classes() [5]hostIdleClass {
 	return [...]hostIdleClass{
 		{"established", &h.Established}, {"opening", &h.Opening}, {"closing", &h.Closing}, {"udp", &h.UDP}, {"other", &h.Other},
 	}
 }
 
-// String is what is said of the times, as in "established 2h4m, udp 2m"; empty: nothing.
+// String returns the times that are set, as in "established 2h4m, udp 2m"; empty: none.
 func (h HostIdle) String() string {
 	var out []string
 	for _, c := range h.classes() {
@@ -38,19 +39,20 @@ func (h HostIdle) String() string {
 	return strings.Join(out, ", ")
 }
 
-// DefaultHostIdle is what an endpoint has that says nothing: RFC 5382 section 5 (REQ-5) for TCP, RFC 4787 section 4.3 for UDP. Opening is
-// shorter than its 4 minutes: a server that answers makes a flow established at once.
+// DefaultHostIdle has the defaults: RFC 5382 section 5 (REQ-5) for TCP, RFC 4787 section 4.3 for
+// UDP. Opening is shorter than its 4 minutes, because a flow becomes established as soon as both
+// ends have confirmed it.
 var DefaultHostIdle = HostIdle{
 	Established: 2*time.Hour + 4*time.Minute, Opening: 60 * time.Second, Closing: 4 * time.Minute, UDP: 2 * time.Minute, Other: 10 * time.Minute,
 }
 
-// MaxHostIdle bounds the times of HostIdle; MinIdle does from below.
+// MaxHostIdle is the upper bound of the times of HostIdle; MinIdle is the lower bound.
 const (
 	MaxHostIdle     = 18 * time.Hour
 	allowedHostIdle = "must be 1s to 18h"
 )
 
-// Or is these times, where they are not given those of d.
+// Or returns h with unset times taken from d.
 func (h HostIdle) Or(d HostIdle) HostIdle {
 	setDefault(&h.Established, d.Established)
 	setDefault(&h.Opening, d.Opening)
@@ -60,7 +62,7 @@ func (h HostIdle) Or(d HostIdle) HostIdle {
 	return h
 }
 
-// Of is the part of these times that an endpoint of a protocol has: those of TCP, of UDP, or all.
+// Of returns the times that apply to endpoints of a protocol: those of TCP, of UDP, or all.
 func (h HostIdle) Of(p Protocol) HostIdle {
 	switch p {
 	case TCP:

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestInside: what all Networks have, of IPv4, each once.
+// TestInside: Inside returns the IPv4 prefixes of all Networks without duplicates.
 func TestInside(t *testing.T) {
 	prefixes := func(texts ...string) (out []netip.Prefix) {
 		for _, s := range texts {

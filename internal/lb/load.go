@@ -6,26 +6,28 @@ import (
 	"time"
 )
 
-// Load says how hosts learn what the backends of an endpoint say of their own load. A zero field says nothing: see Or.
+// Load configures how hosts learn the load of an endpoint's backends. A zero field is not set: see
+// OrDefault.
 type Load struct {
-	// HTTP is where a backend's load is asked for; without it the application tells it by the socket of its host.
+	// HTTP is the page with a backend's load; without it the application reports it over the socket
+	// of its host.
 	HTTP LoadHTTP
-	// Interval is between two questions, Timeout how long an answer may take; both only with HTTP.
+	// Interval is the time between two requests, Timeout the limit of one; both only with HTTP.
 	Interval, Timeout time.Duration
-	// Stale is how long what the application said counts.
+	// Stale is how long a report is valid.
 	Stale time.Duration
 }
 
-// LoadHTTP is a page that has a backend's load; without a path there is none.
+// LoadHTTP is an HTTP page with a backend's load; without a path there is none.
 type LoadHTTP struct {
 	Path string
-	// Host is what the header of that name has; empty: the backend's address and port.
+	// Host is the Host header; empty: the backend's address and port.
 	Host string
-	// Port is asked; 0: the backend's.
+	// Port is the destination port; 0: the backend's.
 	Port uint16
 }
 
-// Asked tells whether hosts ask backends.
+// Asked reports whether hosts request the load from backends.
 func (l Load) Asked() bool { return l.HTTP.Path != "" }
 
 // Bounds and defaults of Load.
@@ -47,7 +49,7 @@ const (
 	onlyAsked           = "must be left out without http: nobody is asked"
 )
 
-// OrDefault is this load where its times are given, else the defaults.
+// OrDefault returns the load with defaults for times that are not set.
 func (l Load) OrDefault() Load {
 	setDefault(&l.Interval, DefaultLoadInterval)
 	setDefault(&l.Timeout, DefaultLoadTimeout)
@@ -55,7 +57,7 @@ func (l Load) OrDefault() Load {
 	return l
 }
 
-// String is what is said of the load, as in "http /load, interval 1s"; empty: nothing.
+// String returns the fields that are set, as in "http /load, interval 1s"; empty: none.
 func (l Load) String() string {
 	var out []string
 	if l.Asked() {
@@ -90,7 +92,7 @@ func (l *Load) times() [3]loadTime {
 	}
 }
 
-// load checks how the load of an endpoint's backends is learnt.
+// load checks the load configuration of an endpoint.
 func (f *faults) load(path string, e *Endpoint) {
 	l := e.Load
 	for _, t := range l.times() {

@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// Marshal writes objects as canonical YAML: every field with its default, one backend a line, documents separated by
-// "---". Parse reads valid objects back as they were.
+// Marshal returns objects as canonical YAML: every field with its default, one backend a line,
+// documents separated by "---". Parse reads valid objects back unchanged.
 func Marshal(objects ...Object) []byte {
 	var w writer
 	for i, o := range objects {
@@ -36,7 +36,7 @@ func Marshal(objects ...Object) []byte {
 	return w.Bytes()
 }
 
-// Equal tells whether two objects with defaults filled in are the same.
+// Equal reports whether two objects with defaults filled in are equal.
 func Equal(a, b Object) bool {
 	return reflect.TypeOf(a) == reflect.TypeOf(b) && bytes.Equal(Marshal(a), Marshal(b))
 }
@@ -77,7 +77,7 @@ func (w *writer) service(s *Service) {
 	}
 }
 
-// choices writes what affinities, protocols and schedulers have that not every endpoint has.
+// choices writes the optional fields of affinities, protocols and schedulers.
 func (w *writer) choices(e *Endpoint) {
 	if e.Schedule != (Schedule{}) {
 		w.line("  schedule: {by: %s}", quote(e.Schedule.By))
@@ -93,7 +93,7 @@ func (w *writer) choices(e *Endpoint) {
 	}
 }
 
-// options writes the fields of an endpoint that have more than a word or are seldom there.
+// options writes the fields of an endpoint that are mappings or seldom set.
 func (w *writer) options(e *Endpoint) {
 	if s := e.Source; s != nil {
 		w.line("  source: %s", s.flow())
@@ -132,7 +132,7 @@ func (w *writer) options(e *Endpoint) {
 	}
 }
 
-// flow returns the times that are given on one line.
+// flow returns the times that are set on one line.
 func (h HostIdle) flow() string {
 	var out []string
 	for _, c := range h.classes() {
@@ -143,7 +143,7 @@ func (h HostIdle) flow() string {
 	return "{" + strings.Join(out, ", ") + "}"
 }
 
-// flow returns what is said of the load on one line.
+// flow returns the load fields that are set on one line.
 func (l Load) flow() string {
 	var out []string
 	if l.Asked() {
@@ -284,14 +284,14 @@ func flowList[T netip.Addr | netip.Prefix](items []T) string {
 	return "[" + strings.Join(texts, ", ") + "]"
 }
 
-// Text that no YAML reader takes for anything but a string.
+// Text that every YAML reader reads as a string.
 var (
 	plainForm  = regexp.MustCompile(`^([A-Za-z/][A-Za-z0-9/._-]*|[0-9]{1,3}(\.[0-9]{1,3}){3}(/[0-9]+)?)$`)
 	reserved   = regexp.MustCompile(`^(?i:true|false|null|yes|no|on|off|y|n)$`)
 	stillPlain = func(s string) bool { return plainForm.MatchString(s) && !reserved.MatchString(s) }
 )
 
-// quote writes a string, in double quotes where it could be taken for something else.
+// quote writes a string, in double quotes unless every reader takes it for a string.
 func quote(s string) string {
 	if stillPlain(s) {
 		return s

@@ -6,12 +6,12 @@ import (
 	"strings"
 )
 
-// pairs are the fields of a mapping on one line, "name: value".
+// pairs holds the fields of a mapping on one line, "name: value".
 type pairs []string
 
 func (p *pairs) add(name, value string) { *p = append(*p, name+": "+value) }
 
-// text adds a string that is not what a missing one means.
+// text adds a string unless it equals the default.
 func (p *pairs) text(name, value, missing string) {
 	if value != missing {
 		p.add(name, quote(value))
@@ -20,7 +20,7 @@ func (p *pairs) text(name, value, missing string) {
 
 func (p pairs) flow() string { return "{" + strings.Join(p, ", ") + "}" }
 
-// health writes one check on the line of health, several a line each.
+// health writes a single check on the line of health, and several checks one per line.
 func (w *writer) health(h *Health) {
 	if len(h.Checks) == 1 {
 		w.line("  health: %s", append(h.Checks[0].fields(), h.options()...).flow())
@@ -36,7 +36,7 @@ func (w *writer) health(h *Health) {
 	}
 }
 
-// options are what the verdicts mean, where that is not the default.
+// options returns the fields of health beyond the checks that differ from their defaults.
 func (h *Health) options() pairs {
 	var p pairs
 	if h.Combine == CombineAtLeast {
@@ -60,7 +60,7 @@ func (h *Health) options() pairs {
 	return p
 }
 
-// Text is the check on one line, as in canonical YAML.
+// Text returns the check on one line, as in canonical YAML.
 func (c *Check) Text() string { return c.fields().flow() }
 
 func (c *Check) fields() pairs {
@@ -83,13 +83,13 @@ func (c *Check) fields() pairs {
 	if c.Address.IsValid() {
 		p.add("address", quote(c.Address.String()))
 	}
-	// The default depends on the endpoint.
+	// Always written, because the default depends on the endpoint.
 	p.add("through", quote(c.Through))
 	p.text("engine", c.Engine, "")
 	return p
 }
 
-// kindFields are those of the mapping behind the check's kind.
+// kindFields returns the fields of the mapping after the check's kind.
 func (c *Check) kindFields() pairs {
 	var p pairs
 	switch c.Kind {

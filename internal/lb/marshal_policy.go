@@ -52,7 +52,7 @@ func (w *writer) policy(p *Policy) {
 	w.shared(p.Limits, p.Sources, p.Placement)
 }
 
-// shared writes what services and policies have both; what is not said is left out.
+// shared writes the fields that services and policies have in common, without those not set.
 func (w *writer) shared(l *Limits, s *Sources, p *Placement) {
 	if l != nil {
 		w.line("limits: %s", append(numbers{{"packets", l.Packets}, {"connections", l.Connections}}.given(), number{"ping", l.Ping}).all())
@@ -63,7 +63,7 @@ func (w *writer) shared(l *Limits, s *Sources, p *Placement) {
 	}
 }
 
-// sources writes a prefix a line: there may be many.
+// sources writes a prefix a line, because there may be many.
 func (w *writer) sources(s *Sources) {
 	switch {
 	case s == nil:
@@ -86,7 +86,7 @@ func (w *writer) prefixes(name string, list []netip.Prefix) {
 	}
 }
 
-// number is a field with its value, numbers those of a mapping, in order.
+// number is a field with its value, numbers are those of a mapping, in order.
 type (
 	number struct {
 		name  string
@@ -95,7 +95,7 @@ type (
 	numbers []number
 )
 
-// given are those that are not 0.
+// given returns those that are not 0.
 func (n numbers) given() numbers {
 	var out numbers
 	for _, f := range n {

@@ -2,7 +2,8 @@ package lb
 
 import "net/netip"
 
-// Outer is the outer destination of a member: the DIP when the host address is of its family, else the host address.
+// Outer returns the outer destination of a member: the DIP if the host address is of its family,
+// else the host address.
 func Outer(dip, host netip.Addr) netip.Addr {
 	if dip.Is4() == host.Is4() {
 		return dip

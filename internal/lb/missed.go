@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Missed returns the faults of edits that take away what others name: a Policy that services name, a Tenant that owns
-// services or policies.
+// Missed returns the faults of edits that delete objects in use: a Policy that services use, a
+// Tenant that owns services or policies.
 func (s *State) Missed(edits ...Edit) []Violation {
 	a := s.after(edits)
 	var out []Violation
@@ -34,7 +34,7 @@ func (s *State) Missed(edits ...Edit) []Violation {
 	return out
 }
 
-// tenantOf is who owns the object; empty for what belongs to everybody.
+// tenantOf returns the owner of the object; empty for objects without one.
 func tenantOf(o Object) string {
 	switch o := o.(type) {
 	case *Service:
@@ -45,7 +45,7 @@ func tenantOf(o Object) string {
 	return ""
 }
 
-// which names the objects that fit, in order. It looks at all of them.
+// which returns the names of the objects that fit, in order. It checks all objects.
 func (a *after) which(fits func(Object) bool) (out []string) {
 	for i, o := range a.objects {
 		if _, edited := a.edits[i]; !edited && fits(o) {
@@ -61,7 +61,7 @@ func (a *after) which(fits func(Object) bool) (out []string) {
 	return out
 }
 
-// few lists names, at most maxNames of them.
+// few joins at most maxNames of the names.
 func few(names []string) string {
 	const maxNames = 10
 	if len(names) <= maxNames {

@@ -10,7 +10,8 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// TestMissed: a change is refused when it deletes a Policy or a Tenant that something names afterwards, and says who.
+// TestMissed: a change is refused if it deletes a Policy or a Tenant that an object uses
+// afterwards, and the fault names these objects.
 func TestMissed(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		state, all := lb.NewState(), map[string]lb.Object{}

@@ -5,7 +5,7 @@ import (
 	"net/netip"
 )
 
-// use is what a service names an address as.
+// use is the purpose of an address in a service.
 type use uint8
 
 const (
@@ -17,20 +17,21 @@ const (
 	useSNATHost
 )
 
-// named is an address that a service names. Of two versions of a service, equal ones are the same field.
+// named is an address in a service. Equal values in two versions of a service are the same field.
 type named struct {
 	use  use
 	addr netip.Addr
-	// protocol, port, portEnd and path are the endpoint's, backend is the backend's port; zero for VIPs and SNAT.
+	// protocol, port, portEnd and path are the endpoint's, backend is the backend's port; zero for
+	// VIPs and SNAT.
 	protocol               Protocol
 	port, portEnd, backend uint16
 	path                   string
 }
 
-// spot says where in a service a named address is.
+// spot is the position of a named address in a service.
 type spot struct{ endpoint, backend, item int }
 
-// field writes the path of a named address.
+// field returns the path of a named address.
 func (n named) field(s *Service, at spot) string {
 	switch n.use {
 	case useVIP:
@@ -45,7 +46,7 @@ func (n named) field(s *Service, at spot) string {
 	return fmt.Sprintf("endpoints[%d].backends[%d].dip[%d]", at.endpoint, at.backend, at.item)
 }
 
-// eachNamed calls f for every address that the service names, until f returns false.
+// eachNamed calls f for every address in the service, until f returns false.
 func (s *Service) eachNamed(f func(n named, at spot) bool) {
 	for i, vip := range s.VIPs {
 		if !f(named{use: useVIP, addr: vip}, spot{item: i}) {
@@ -82,7 +83,7 @@ func (s *Service) eachNamed(f func(n named, at spot) bool) {
 	}
 }
 
-// names returns the addresses that the service names, as a set.
+// names returns the set of addresses in the service.
 func (s *Service) names() map[named]bool {
 	out := map[named]bool{}
 	s.eachNamed(func(n named, _ spot) bool {

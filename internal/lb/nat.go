@@ -7,12 +7,12 @@ import (
 	"github.com/goccy/go-yaml/ast"
 )
 
-// NAT are the addresses that a mux sends from to servers of endpoints with path nat. No other machine has them; the mux announces them, and servers
-// answer to them.
+// NAT holds the addresses from which a mux sends to servers of endpoints with path nat. No other
+// machine has them. The mux advertises them, and servers reply to them.
 type NAT struct {
 	// Addresses are at most MaxNATAddresses of each family.
 	Addresses []netip.Addr
-	// Low and High are the first and the last port of each address that connections leave from.
+	// Low and High are the first and the last source port of connections on each address.
 	Low, High uint16
 }
 
@@ -25,7 +25,7 @@ const (
 	allowedNATPorts = `must be a range, such as "1024-65535"`
 )
 
-// Has tells whether there is an address of the family; nil has none.
+// Has reports whether there is an address of the family; nil has none.
 func (n *NAT) Has(v4 bool) bool { return n != nil && containsFamily(n.Addresses, v4) }
 
 func containsFamily(of []netip.Addr, v4 bool) bool {
@@ -37,10 +37,11 @@ func containsFamily(of []netip.Addr, v4 bool) bool {
 	return false
 }
 
-// Translated tells whether muxes rewrite the endpoint's packets both ways, and servers have nothing of Shunt (path nat).
+// Translated reports whether muxes rewrite the endpoint's packets both ways, without an agent on
+// the servers (path nat).
 func (e *Endpoint) Translated() bool { return e.Path == PathNAT }
 
-// Translated tells whether an endpoint of the service has path nat.
+// Translated reports whether an endpoint of the service has path nat.
 func (s *Service) Translated() bool {
 	for i := range s.Endpoints {
 		if s.Endpoints[i].Translated() {
@@ -50,7 +51,7 @@ func (s *Service) Translated() bool {
 	return false
 }
 
-// ParseNATPorts reads the ports that connections leave from: "1024-65535". allowed says what is wrong with s.
+// ParseNATPorts reads the source ports of connections: "1024-65535". allowed is the fault of s.
 func ParseNATPorts(s string) (low, high uint16, allowed string) {
 	low, high, allowed = ParsePorts(s)
 	if allowed != "" || high == 0 || low == 0 {
@@ -89,7 +90,7 @@ func (n *NAT) flow() string {
 	return fmt.Sprintf("{addresses: %s, ports: \"%s\"}", flowList(n.Addresses), PortsText(n.Low, n.High))
 }
 
-// nat checks the addresses that a mux sends from to servers.
+// nat checks the addresses from which a mux sends to servers.
 func (f *faults) nat(n *Node) {
 	if n.NAT == nil {
 		return
@@ -127,7 +128,8 @@ func (f *faults) nat(n *Node) {
 	}
 }
 
-// translated checks what an endpoint with path nat cannot have: there is no tunnel and no host agent, and the mux remembers every connection.
+// translated checks for options that conflict with path nat: there is no tunnel and no host agent,
+// and the mux tracks every connection.
 func (f *faults) translated(path string, e *Endpoint) {
 	if !e.Translated() || f.has(path+".path") {
 		return

@@ -5,12 +5,14 @@ import (
 	"strings"
 )
 
-// nearEdits is the most edits between a word and the choice that it is taken for; a third of the word's letters, at least one, if that is less.
+// nearEdits is the maximum number of edits between a misspelled text and the choice that it is
+// taken for. The limit is a third of the letters, at least one, if that is less.
 const nearEdits = 2
 
-// Near returns the choice that word is most likely meant for: the one with the fewest letters inserted, left out, replaced or swapped with their
-// neighbour, the first of several. Case, "_" and "-" do not count, so that "tunnel_sources" is near "tunnelSources". It returns "" when no choice
-// is near.
+// Near returns the choice that word is most likely meant to be: the one with the fewest letters
+// inserted, left out, replaced or swapped with their neighbour, the first of several. Case, "_" and
+// "-" do not count, so "tunnel_sources" is near "tunnelSources". It returns "" if no choice is
+// near.
 func Near(word string, choices []string) string {
 	plain := strings.NewReplacer("_", "", "-", "")
 	w := []rune(strings.ToLower(plain.Replace(word)))
@@ -28,7 +30,8 @@ func Near(word string, choices []string) string {
 	return best
 }
 
-// MeantFor returns "; did you mean CHOICE?" for the choice near word, and "" without one: the end of a text that says what is allowed.
+// MeantFor returns "; did you mean CHOICE?" for the choice near the argument, and "" without one:
+// the end of a text with the allowed values.
 func MeantFor(word string, choices []string) string {
 	if near := Near(word, choices); near != "" {
 		return "; did you mean " + near + "?"
@@ -36,7 +39,8 @@ func MeantFor(word string, choices []string) string {
 	return ""
 }
 
-// editDistance counts the letters inserted, left out, replaced or swapped with their neighbour between a and b (optimal string alignment).
+// editDistance counts the letters inserted, left out, replaced or swapped with their neighbour
+// between a and b (optimal string alignment).
 func editDistance(a, b []rune) int {
 	above, row := make([]int, len(b)+1), make([]int, len(b)+1)
 	for j := range row {

@@ -27,7 +27,8 @@ func TestNear(t *testing.T) {
 	}
 }
 
-// TestNearOneEdit: one edit of a word of three letters or more leads back to it, unless another choice is as near.
+// TestNearOneEdit: Near finds a choice of four letters or more after one edit, unless another
+// choice is as near.
 func TestNearOneEdit(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		word := []rune(rapid.StringMatching(`[a-z]{4,12}`).Draw(t, "word"))

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// Networks are all Networks, ordered by name.
+// Networks holds all Networks, ordered by name.
 type Networks []*Network
 
 // SortNetworks orders Networks by name.
@@ -15,7 +15,7 @@ func SortNetworks(all []*Network) Networks {
 	return all
 }
 
-// OfVIP is the Network that a VIP belongs to: the one whose vips hold it; nil when there is none.
+// OfVIP returns the Network whose vips contain a VIP; nil if there is none.
 func (ns Networks) OfVIP(vip netip.Addr) *Network {
 	for _, n := range ns {
 		if holding(n.VIPs, vip) >= 0 {
@@ -25,7 +25,7 @@ func (ns Networks) OfVIP(vip netip.Addr) *Network {
 	return nil
 }
 
-// OfAddress is the Network whose underlay holds an address; nil when there is none.
+// OfAddress returns the Network whose underlay contains an address; nil if there is none.
 func (ns Networks) OfAddress(a netip.Addr) *Network {
 	for _, n := range ns {
 		if holding(n.Underlay, a) >= 0 {
@@ -35,8 +35,9 @@ func (ns Networks) OfAddress(a netip.Addr) *Network {
 	return nil
 }
 
-// Home is the Network that a machine stands in: the one whose underlay holds the first of its addresses that any holds,
-// else the first without an underlay, where everything may stand, else the first. It is nil when there is none.
+// Home returns the Network of a machine: the one whose underlay contains the first of its addresses
+// that is in any, else the first without an underlay, which accepts any address, else the first. It
+// is nil if there is none.
 func (ns Networks) Home(addresses []netip.Addr) *Network {
 	for _, a := range addresses {
 		if n := ns.OfAddress(a); n != nil {
@@ -52,10 +53,10 @@ func (ns Networks) Home(addresses []netip.Addr) *Network {
 	return ns[0]
 }
 
-// anywhere tells whether nodes, hosts and DIPs of the Network may have any address.
+// anywhere reports whether nodes, hosts and DIPs of the Network may have any address.
 func (n *Network) anywhere() bool { return len(n.Underlay) == 0 }
 
-// Encap is the tunnel of a VIP's endpoints that do not say.
+// Encap returns the tunnel of a VIP's endpoints that do not set it.
 func (ns Networks) Encap(vip netip.Addr) string {
 	if n := ns.OfVIP(vip); n != nil && n.Encap != "" {
 		return n.Encap
@@ -63,7 +64,7 @@ func (ns Networks) Encap(vip netip.Addr) string {
 	return EncapIPIP
 }
 
-// TunnelSources are those of all Networks, each once, first's before the others'.
+// TunnelSources returns those of all Networks without duplicates, first's before the others'.
 func (ns Networks) TunnelSources(first *Network) []netip.Prefix {
 	var out []netip.Prefix
 	add := func(n *Network) {
@@ -82,17 +83,17 @@ func (ns Networks) TunnelSources(first *Network) []netip.Prefix {
 	return out
 }
 
-// VIPs are the prefixes of VIPs of all Networks, each once.
+// VIPs returns the prefixes of VIPs of all Networks without duplicates.
 func (ns Networks) VIPs() []netip.Prefix {
 	return ns.all(func(n *Network) []netip.Prefix { return n.VIPs })
 }
 
-// Underlay is the underlay of all Networks, each prefix once.
+// Underlay returns the underlay of all Networks, each prefix once.
 func (ns Networks) Underlay() []netip.Prefix {
 	return ns.all(func(n *Network) []netip.Prefix { return n.Underlay })
 }
 
-// all are some prefixes of every Network, in order, each once.
+// all returns some prefixes of every Network, in order and without duplicates.
 func (ns Networks) all(of func(*Network) []netip.Prefix) (out []netip.Prefix) {
 	for _, n := range ns {
 		out = append(out, of(n)...)
@@ -101,14 +102,14 @@ func (ns Networks) all(of func(*Network) []netip.Prefix) (out []netip.Prefix) {
 	return slices.Compact(out)
 }
 
-// Inside are the IPv4 prefixes of what the balancer serves and of what it is made of: underlays, VIPs and tunnel sources of all Networks,
-// each once. Connections of servers that go there need no VIP to leave with.
+// Inside returns the IPv4 prefixes of all underlays, VIPs and tunnel sources, without duplicates.
+// Connections of servers to them are not translated to a VIP.
 func (ns Networks) Inside() []netip.Prefix {
 	out := ns.all(func(n *Network) []netip.Prefix { return slices.Concat(n.Underlay, n.VIPs, n.TunnelSources) })
 	return slices.DeleteFunc(out, func(p netip.Prefix) bool { return !p.Addr().Is4() })
 }
 
-// Switches are those of all Networks, each once.
+// Switches returns those of all Networks without duplicates.
 func (ns Networks) Switches() []netip.Prefix {
 	return ns.all(func(n *Network) []netip.Prefix { return n.Switches })
 }

@@ -11,10 +11,10 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// block is the little world of the oracle: 10.0.0.0/24, whose addresses it knows by their last byte.
+// block returns an address of 10.0.0.0/24, the address space of the oracle, by its last byte.
 func block(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}) }
 
-// set are the addresses of prefixes inside the block.
+// set returns the addresses of prefixes inside the block.
 func set(list []netip.Prefix) map[int]bool {
 	out := map[int]bool{}
 	for i := range 256 {
@@ -36,8 +36,8 @@ func meet(a, b map[int]bool) bool {
 	return false
 }
 
-// TestNetworks compares what is said of several Networks with sets of addresses: which exclude each other, whose a VIP
-// is, where a node stands, what hosts accept.
+// TestNetworks compares functions of Networks with sets of addresses: which Networks exclude each
+// other, the Network of a VIP, the Network of a node, the sources that hosts accept.
 func TestNetworks(t *testing.T) {
 	prefixes := rapid.Custom(func(t *rapid.T) []netip.Prefix {
 		var out []netip.Prefix

@@ -5,8 +5,8 @@ import (
 	"net/netip"
 )
 
-// Overhead is what a tunnel adds to a packet, in bytes: the outer IP header, with GUE also the UDP header (8), the GUE
-// header (4) and its private data (12).
+// Overhead returns the bytes that a tunnel adds to a packet: the outer IP header, with GUE also the
+// UDP header (8), the GUE header (4) and its private data (12).
 func Overhead(encap string, outer netip.Addr) uint32 {
 	bytes := uint32(20)
 	if outer.Is6() {
@@ -18,7 +18,7 @@ func Overhead(encap string, outer netip.Addr) uint32 {
 	return bytes
 }
 
-// sharedOuter is a DIP whose packets would have the outer destination of an earlier backend's.
+// sharedOuter is a DIP whose packets would have the same outer destination as an earlier backend's.
 type sharedOuter struct {
 	backend, dip, first int
 	addr, outer         netip.Addr
@@ -28,10 +28,11 @@ func (s sharedOuter) wrong() string {
 	return fmt.Sprintf("must not share its outer destination %s with backends[%d] with encap ipip: gue tells them apart", s.outer, s.first)
 }
 
-// fewOuters is up to where comparing each with each is faster than a map.
+// fewOuters is the number of backends up to which comparing all pairs is faster than a map.
 const fewOuters = 16
 
-// sharedOuters finds the members that only GUE tells apart. Members for IPv4 and IPv6 VIPs never meet.
+// sharedOuters calls found for the members that only GUE distinguishes. Members for IPv4 and IPv6
+// VIPs do not conflict.
 func (e *Endpoint) sharedOuters(found func(sharedOuter)) {
 	type key struct {
 		outer netip.Addr

@@ -11,7 +11,7 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// overlap is the naive oracle: two endpoints want the same packets and neither is narrower.
+// overlap is the naive oracle: both endpoints match the same packets and neither is narrower.
 func overlap(a, b *lb.Endpoint) bool {
 	if a.Protocol != b.Protocol {
 		return false
@@ -39,8 +39,8 @@ func overlap(a, b *lb.Endpoint) bool {
 	return false
 }
 
-// TestOverlapsAreFound: over services that share VIPs or not, the state is refused exactly when two endpoints of one VIP
-// overlap, or two services have one VIP.
+// TestOverlapsAreFound: for services with and without common VIPs, the state is refused exactly if
+// two endpoints of one VIP overlap, or two services have one VIP.
 func TestOverlapsAreFound(t *testing.T) {
 	ports := rapid.Custom(func(t *rapid.T) [2]uint16 {
 		low := rapid.Uint16Range(1, 12).Draw(t, "low")
@@ -90,7 +90,7 @@ func TestOverlapsAreFound(t *testing.T) {
 	})
 }
 
-// TestSharedOuters compares with each against each.
+// TestSharedOuters compares each backend with each other one.
 func TestSharedOuters(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := &lb.Service{Name: "web", VIPs: []netip.Addr{addr("203.0.113.10"), addr("2001:db8:f::10")}}
@@ -127,7 +127,8 @@ func TestSharedOuters(t *testing.T) {
 	})
 }
 
-// BenchmarkValidateState checks states of services with 10 backends each from nothing, and one changed service in them.
+// BenchmarkValidateState checks whole states of services with 10 backends each, and one changed
+// service in them.
 func BenchmarkValidateState(b *testing.B) {
 	for _, count := range []int{1, 1000, 5000, 20000} {
 		objects := manyServices(count)
@@ -152,7 +153,7 @@ func BenchmarkValidateState(b *testing.B) {
 	}
 }
 
-// manyServices are a Network and services with 10 backends each.
+// manyServices returns a Network and services with 10 backends each.
 func manyServices(count int) []lb.Object {
 	n := validNetwork()
 	n.VIPs = []netip.Prefix{prefix("172.16.0.0/12")}

@@ -5,9 +5,10 @@ import (
 	"slices"
 )
 
-// owned finds Tenants by the prefixes that they own, of DIPs or of VIPs. A lookup costs one map access for each prefix length in use.
+// owned finds Tenants by the prefixes that they own, of DIPs or of VIPs. A lookup costs one map
+// access for each prefix length in use.
 type owned struct {
-	// tenants are those with a prefix: one, unless the state is at fault.
+	// tenants holds those with a prefix: one, unless the state is faulty.
 	tenants map[netip.Prefix][]*Tenant
 	// lengths counts the prefixes of each length, of IPv4 and of IPv6.
 	lengths [2]map[int]int
@@ -24,7 +25,7 @@ func familyOf(a netip.Addr) int {
 	return 1
 }
 
-// add makes prefixes t's.
+// add adds t's prefixes.
 func (o *owned) add(prefixes []netip.Prefix, t *Tenant) {
 	for _, p := range prefixes {
 		if len(o.tenants[p]) == 0 {
@@ -34,7 +35,7 @@ func (o *owned) add(prefixes []netip.Prefix, t *Tenant) {
 	}
 }
 
-// remove takes t's prefixes away.
+// remove removes t's prefixes.
 func (o *owned) remove(prefixes []netip.Prefix, t *Tenant) {
 	for _, p := range prefixes {
 		left := slices.DeleteFunc(o.tenants[p], func(other *Tenant) bool { return other == t })
@@ -49,7 +50,7 @@ func (o *owned) remove(prefixes []netip.Prefix, t *Tenant) {
 	}
 }
 
-// each calls f for the Tenants with a prefix that holds a.
+// each calls f for the Tenants with a prefix that contains a.
 func (o *owned) each(a netip.Addr, f func(*Tenant)) {
 	for bits := range o.lengths[familyOf(a)] {
 		if p, err := a.Prefix(bits); err == nil {

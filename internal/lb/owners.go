@@ -5,16 +5,19 @@ import (
 	"net/netip"
 )
 
-// OwnsVIP tells whether the endpoint's servers have the VIP themselves, and their hosts make the handshakes (cookie.form co).
+// OwnsVIP reports whether the endpoint's servers own the VIP, and their hosts answer the handshakes
+// (cookie.form co).
 func (e *Endpoint) OwnsVIP() bool { return e.StampsTCP() && e.Cookie.Form == CookieCO }
 
-// seat is what a machine has once of an endpoint whose servers own the VIP: who answers there for a VIP of a family.
+// seat is a resource that a machine has once per endpoint whose servers own the VIP: the server
+// that answers for VIPs of a family.
 type seat struct {
 	machine string
 	v4      bool
 }
 
-// crowded calls f for each backend on whose machine another one before it answers for VIPs of the same family. machine names that of a host address, empty: not known.
+// crowded calls f for each backend on whose machine an earlier one already answers for VIPs of the
+// same family. machine returns the machine of a host address; empty: unknown.
 func (e *Endpoint) crowded(machine func(netip.Addr) string, f func(at, before int)) {
 	taken := map[seat]int{}
 	for i := range e.Backends {
@@ -40,7 +43,8 @@ func (e *Endpoint) crowded(machine func(netip.Addr) string, f func(at, before in
 	}
 }
 
-// owners refuses two backends of an endpoint at one host address where servers own the VIP: the host answers for one.
+// owners refuses two backends of an endpoint at one host address if servers own the VIP, because
+// the host answers for one.
 func (f *faults) owners(path string, e *Endpoint) {
 	if !e.OwnsVIP() {
 		return
@@ -52,7 +56,7 @@ func (f *faults) owners(path string, e *Endpoint) {
 	})
 }
 
-// owners refuses the same at two addresses of one node.
+// owners refuses the same for two addresses of one node.
 func (s rules) owners(f *faults, o *Service) {
 	for i := range o.Endpoints {
 		e := &o.Endpoints[i]
@@ -62,7 +66,7 @@ func (s rules) owners(f *faults, o *Service) {
 		e.crowded(s.addressOwner, func(at, before int) {
 			host := e.Backends[at].Host
 			if host == e.Backends[before].Host {
-				return // said of the object by itself
+				return // reported when the object is checked alone
 			}
 			f.add(fmt.Sprintf("endpoints[%d].backends[%d].host", i, at), host.String(),
 				fmt.Sprintf("must be of another node than that of backends[%d] with cookie.form co: %s has both addresses, and a machine answers for one server of an endpoint",
@@ -71,7 +75,7 @@ func (s rules) owners(f *faults, o *Service) {
 	}
 }
 
-// owningOf are the host addresses of the object's servers that own VIPs.
+// owningOf returns the host addresses of the object's servers that own VIPs.
 func owningOf(o Object) (hosts []netip.Addr) {
 	svc, ok := o.(*Service)
 	if !ok || svc == nil {

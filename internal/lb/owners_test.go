@@ -7,7 +7,7 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// ownedService has servers that own the VIPs, each with its DIPs, at these hosts.
+// ownedService returns a service whose servers own the VIPs, each with its DIPs, at these hosts.
 func ownedService(at ...[]string) *lb.Service {
 	s := validService()
 	s.Endpoints = s.Endpoints[:1]
@@ -23,7 +23,8 @@ func ownedService(at ...[]string) *lb.Service {
 	return s
 }
 
-// TestOneOwnerOnAMachine: at the two addresses of a node there is one server of an endpoint for the VIPs of a family.
+// TestOneOwnerOnAMachine: a node with two addresses has at most one server of an endpoint for the
+// VIPs of a family.
 func TestOneOwnerOnAMachine(t *testing.T) {
 	node := &lb.Node{Name: "host1", Role: lb.RoleHost, Addresses: []netip.Addr{addr("10.20.1.1"), addr("2001:db8:20:1::1")}}
 	const refused = "services/web: endpoints[0].backends[1].host: 2001:db8:20:1::1: must be of another node than that of backends[0] with cookie.form co: " +

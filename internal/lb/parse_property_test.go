@@ -16,7 +16,7 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// TestRoundTrip: what Marshal writes, Parse reads back as it was.
+// TestRoundTrip: Parse reads back the objects that Marshal writes.
 func TestRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		objects := rapid.SliceOfN(rapid.OneOf(service(), node(), network(), tenant(), policy()), 1, 4).Draw(t, "objects")
@@ -46,7 +46,7 @@ func TestRoundTrip(t *testing.T) {
 	})
 }
 
-// TestStateOrder: the order of the objects does not matter to ValidateState, and it panics for none.
+// TestStateOrder: ValidateState does not depend on the order of the objects, and does not panic.
 func TestStateOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		objects := rapid.SliceOfN(rapid.OneOf(service(), node(), network(), tenant(), policy()), 0, 6).Draw(t, "objects")
@@ -60,7 +60,8 @@ func TestStateOrder(t *testing.T) {
 	})
 }
 
-// FuzzParse: no text makes Parse panic, and what it accepts, Validate accepts, before and after another round.
+// FuzzParse: Parse does not panic on any text, and Validate accepts its objects, before and after
+// another round trip.
 func FuzzParse(f *testing.F) {
 	for _, pattern := range []string{"testdata/golden/*.yaml", "testdata/refused/*.yaml"} {
 		files, err := filepath.Glob(pattern)
@@ -122,7 +123,7 @@ func label() *rapid.Generator[string] {
 	return rapid.StringMatching(`[a-z0-9]([a-z0-9-]{0,8}[a-z0-9])?`)
 }
 
-// members numbers addresses of a family below a block, so that they differ.
+// v4 returns the address with number i in a block, so that addresses differ.
 func v4(block byte, i int) netip.Addr {
 	return netip.AddrFrom4([4]byte{10, block, byte(i >> 8), byte(i)})
 }
@@ -154,7 +155,7 @@ func service() *rapid.Generator[lb.Object] {
 	})
 }
 
-// limits are nil as often as not; so are sources and placement.
+// limits returns nil half of the time; so do sources and placement.
 func limits(t *rapid.T) *lb.Limits {
 	if rapid.Bool().Draw(t, "no limits") {
 		return nil
@@ -278,7 +279,7 @@ func endpoint(t *rapid.T, port uint16, both bool) lb.Endpoint {
 	return e
 }
 
-// translated gives some endpoints that can have it path nat.
+// translated sets path nat on some of the endpoints that can have it.
 func translated(t *rapid.T, e *lb.Endpoint) {
 	if e.Rewrite != lb.RewriteHost || e.OnePacket || e.Loaded() || e.Affinity == lb.AffinityHash || e.Health.ByHost() || e.QUIC != nil ||
 		slices.ContainsFunc(e.Health.Checks, func(c lb.Check) bool { return c.Through == lb.ThroughTunnel }) || !rapid.Bool().Draw(t, "path nat") {
@@ -295,7 +296,7 @@ func translated(t *rapid.T, e *lb.Endpoint) {
 	}
 }
 
-// carrying makes the endpoint one whose packets carry their member, or one of QUIC, or neither.
+// carrying makes the endpoint one whose packets carry their member, one of QUIC, or neither.
 func carrying(t *rapid.T, e *lb.Endpoint) {
 	if e.Protocol == lb.UDP && rapid.Bool().Draw(t, "quic") {
 		e.QUIC = &lb.QUIC{Format: "none"}

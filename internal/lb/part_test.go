@@ -8,7 +8,8 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// TestValidatePart: of a part of the objects the same faults are found as of all, but for what is missing.
+// TestValidatePart: validation of a part of the objects finds the same faults as of all, except
+// those of missing objects.
 func TestValidatePart(t *testing.T) {
 	text := `kind: Service
 name: a

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// TestPayloadHex: digits of either case stand for bytes, and are refused with what is wrong with them.
+// TestPayloadHex: hexadecimal digits of either case are decoded to bytes, and invalid ones are
+// refused with the fault.
 func TestPayloadHex(t *testing.T) {
 	const head = "kind: Service\nname: s\nvip: 203.0.113.10\nendpoints:\n- protocol: tcp\n  port: 80\n  backends: [{dip: 10.20.1.11, host: 10.20.1.1}]\n  health: "
 	for health, want := range map[string]string{

@@ -6,16 +6,19 @@ import (
 	"github.com/goccy/go-yaml/ast"
 )
 
-// QUIC is what the connection ids of an endpoint's servers look like: the member id is in the topmost 12 bits of the server id.
+// QUIC is the format of the connection ids of an endpoint's servers: the member id is in the
+// topmost 12 bits of the server id.
 type QUIC struct {
 	// Format is one of QUICLB, QUICLBPlain, QUICMsquic, QUICMvfst, QUICNone.
 	Format string
-	// ServerIDLength and NonceLength are in bytes, for the formats of QUIC-LB alone; 0 for others.
+	// ServerIDLength and NonceLength are in bytes, only for the formats of QUIC-LB; 0 for others.
 	ServerIDLength, NonceLength uint8
 }
 
-// Formats of connection ids. QUICLB and QUICLBPlain are those of draft-ietf-quic-load-balancers-21 section 5, encrypted and not; QUICMsquic
-// that of msquic with a fixed server id of 4 bytes, QUICMvfst that of mvfst in its versions 1 to 3. QUICNone: no id is read, packets go by addresses and ports.
+// Formats of connection ids. QUICLB and QUICLBPlain are those of draft-ietf-quic-load-balancers-21
+// section 5, encrypted and not; QUICMsquic that of msquic with a fixed server id of 4 bytes,
+// QUICMvfst that of mvfst in its versions 1 to 3. QUICNone: ids are ignored and packets are
+// balanced by addresses and ports.
 const (
 	QUICLB      = "quiclb"
 	QUICLBPlain = "quiclb-plain"
@@ -26,16 +29,18 @@ const (
 
 var quicFormats = []string{QUICLB, QUICLBPlain, QUICMsquic, QUICMvfst, QUICNone}
 
-// Lengths of QUIC-LB in bytes. With the defaults a connection id has 17 bytes, and one block of AES makes it.
+// Lengths of QUIC-LB in bytes. With the defaults a connection id has 17 bytes, and one block of AES
+// makes it.
 const (
 	DefaultServerIDLength = 3
 	DefaultNonceLength    = 13
-	// MinServerIDLength holds a member id.
+	// MinServerIDLength has room for a member id.
 	MinServerIDLength = 2
 	MaxServerIDLength = 15
 	MinNonceLength    = 4
 	MaxNonceLength    = 18
-	// MaxServerIDAndNonce is their sum at most: a connection id has 20 bytes (RFC 9000 section 17.2), the first of which is neither's.
+	// MaxServerIDAndNonce limits their sum: a connection id has 20 bytes (RFC 9000 section 17.2),
+	// and the first one belongs to neither.
 	MaxServerIDAndNonce = 19
 
 	allowedServerIDLength = "must be 2 to 15"
@@ -43,16 +48,16 @@ const (
 	allowedFormat         = "must be quiclb, quiclb-plain, msquic, mvfst or none"
 )
 
-// Equal tells whether both say the same, or neither is there.
+// Equal reports whether both are equal or both nil.
 func (q *QUIC) Equal(o *QUIC) bool { return q == o || q != nil && o != nil && *q == *o }
 
-// HasLengths tells whether the format has lengths that are configured.
+// HasLengths reports whether the format has configurable lengths.
 func (q *QUIC) HasLengths() bool { return q.Format == QUICLB || q.Format == QUICLBPlain }
 
-// Keyed tells whether connection ids are encrypted.
+// Keyed reports whether connection ids are encrypted.
 func (q *QUIC) Keyed() bool { return q.Format == QUICLB }
 
-// CIDLength is the length of a server's connection ids in bytes; 0: it is not configured.
+// CIDLength returns the length of a server's connection ids in bytes; 0: it is not configured.
 func (q *QUIC) CIDLength() int {
 	switch {
 	case q.HasLengths():
@@ -63,7 +68,7 @@ func (q *QUIC) CIDLength() int {
 	return 0
 }
 
-// setDefaults fills in the format and, where it has them, its lengths; affinity is what was said of it.
+// setDefaults sets the format and, if it has them, its lengths; affinity is the configured one.
 func (q *QUIC) setDefaults(affinity string) {
 	if affinity == AffinityFlow || affinity == AffinityHash {
 		setDefault(&q.Format, QUICNone)
@@ -84,7 +89,7 @@ func (q *QUIC) flow() string {
 	return "{format: " + quote(q.Format) + lengths + "}"
 }
 
-// String is the format in messages, as in "quiclb, 17-byte ids".
+// String returns the format for messages, as in "quiclb, 17-byte ids".
 func (q *QUIC) String() string {
 	if n := q.CIDLength(); n > 0 {
 		return fmt.Sprintf("%s, %d-byte ids", q.Format, n)
@@ -102,7 +107,7 @@ func (d *decoder) quic(path string, n ast.Node) *QUIC {
 	return q
 }
 
-// quic checks what servers' connection ids look like.
+// quic checks the format of servers' connection ids.
 func (f *faults) quic(path string, e *Endpoint) {
 	q := e.QUIC
 	if q == nil {
@@ -144,8 +149,9 @@ func (f *faults) quic(path string, e *Endpoint) {
 	}
 }
 
-// ServerID is the server id of a member, as it stands in a connection id before encryption: the member id in the first 12 bits, and zeros,
-// which the server may use to tell its own processes apart. Of QUICMvfst it has the 3 bytes of version 2; q must not be of QUICNone.
+// ServerID returns the server id of a member before encryption: the member id in the first 12 bits,
+// then zeros, which the server may replace to number its own processes. For QUICMvfst it has the 3
+// bytes of version 2; q must not be QUICNone.
 func (q *QUIC) ServerID(member uint16) []byte {
 	n := int(q.ServerIDLength)
 	switch q.Format {

@@ -8,7 +8,8 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// TestRoutingOfState: sessions that cannot come up are refused with their field, also when the Network or the other mux comes later.
+// TestRoutingOfState: sessions that cannot come up are refused with their field, also when the
+// Network or the other mux is added later.
 func TestRoutingOfState(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -53,7 +54,7 @@ func TestRoutingOfState(t *testing.T) {
 			}
 			state.Apply(lb.PutEdit(o))
 		}
-		// What is mended is no fault any more.
+		// A fixed object has no fault any more.
 		if found := state.Check(lb.PutEdit(validNode()), lb.Edit{Kind: lb.KindNode, Name: "mux2"}); len(found) > 0 {
 			t.Errorf("%s: mended: %q", c.name, texts(found))
 		}

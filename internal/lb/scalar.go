@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// The functions of this file turn text into values. Their second result is empty, or says what is allowed.
+// The functions of this file parse text into values. Their second result is empty, or the fault.
 
 var decimal = regexp.MustCompile(`^(0|[1-9][0-9]*)$`)
 
@@ -22,8 +22,8 @@ func ParsePort(s string) (port uint16, allowed string) {
 	return uint16(n), ""
 }
 
-// ParsePorts reads what an endpoint may have: one port, a range "8000-8100", or "*" for all. The results are those of
-// EndpointKey.
+// ParsePorts reads the ports of an endpoint: one port, a range "8000-8100", or "*" for all. The
+// results are those of EndpointKey.
 func ParsePorts(s string) (port, end uint16, allowed string) {
 	if s == "*" {
 		return 0, AllPorts, ""
@@ -43,13 +43,13 @@ func ParsePorts(s string) (port, end uint16, allowed string) {
 	return port, end, ""
 }
 
-// PortBlock returns the size of the largest block of ports that starts at `at` and ends before end: it is limited by the alignment of its start
-// and by what is left.
+// PortBlock returns the size of the largest block of ports that starts at `at` and ends before end.
+// The alignment of its start and the number of ports left limit it.
 func PortBlock(at, end uint32) uint32 {
 	return uint32(1) << min(bits.TrailingZeros32(at|1<<16), bits.Len32(end-at)-1)
 }
 
-// PortBlocks returns into how many such blocks the ports first to last are cut.
+// PortBlocks returns the number of such blocks in the ports first to last.
 func PortBlocks(first, last uint16) (n int) {
 	for at, end := uint32(first), uint32(last)+1; at < end; n++ {
 		at += PortBlock(at, end)
@@ -57,7 +57,7 @@ func PortBlocks(first, last uint16) (n int) {
 	return n
 }
 
-// PortsText writes what ParsePorts reads.
+// PortsText returns the text that ParsePorts reads.
 func PortsText(port, end uint16) string {
 	switch {
 	case end == 0:
@@ -81,13 +81,13 @@ func ParseProtocol(s string) (p Protocol, allowed string) {
 	return 0, allowedProtocol
 }
 
-// Transport is the protocol of an endpoint as it is written: QUIC is UDP in packets and keys.
+// Transport is the written protocol of an endpoint: QUIC is UDP in packets and keys.
 type Transport struct {
 	Protocol Protocol
 	QUIC     bool
 }
 
-// ParseTransport reads what ParseProtocol does, and "quic".
+// ParseTransport reads the protocols of ParseProtocol, and "quic".
 func ParseTransport(s string) (t Transport, allowed string) {
 	if s == "quic" {
 		return Transport{Protocol: UDP, QUIC: true}, ""
@@ -98,7 +98,7 @@ func ParseTransport(s string) (t Transport, allowed string) {
 	return t, allowed
 }
 
-// ProtocolName is the endpoint's protocol as it is written: "quic" where Protocol is UDP.
+// ProtocolName returns the written protocol of the endpoint: "quic" although Protocol is UDP.
 func (e *Endpoint) ProtocolName() string {
 	if e.QUIC != nil && e.Protocol == UDP {
 		return "quic"
@@ -106,7 +106,8 @@ func (e *Endpoint) ProtocolName() string {
 	return e.Protocol.String()
 }
 
-// ParseAddr reads an IPv4 or IPv6 address in its text form. IPv4-mapped addresses and zones are refused.
+// ParseAddr reads an IPv4 or IPv6 address in its text form. IPv4-mapped addresses and zones are
+// refused.
 func ParseAddr(s string) (a netip.Addr, allowed string) {
 	a, err := netip.ParseAddr(s)
 	if err != nil {
@@ -124,7 +125,7 @@ func ParsePrefix(s string) (p netip.Prefix, allowed string) {
 	return p, plainPrefix(p)
 }
 
-// plainAddr refuses the forms of an address that have a second spelling.
+// plainAddr refuses addresses with a second spelling.
 func plainAddr(a netip.Addr) string {
 	switch {
 	case a.Is4In6():
@@ -146,7 +147,7 @@ func plainPrefix(p netip.Prefix) string {
 	return ""
 }
 
-// addrText shows an address that may be absent.
+// addrText returns the text of an address; empty if it is not set.
 func addrText(a netip.Addr) string {
 	if !a.IsValid() {
 		return ""
@@ -162,10 +163,10 @@ const (
 	allowedTransport = "must be tcp, udp, quic or any"
 )
 
-// AllowedKind says which kinds there are.
+// AllowedKind lists the kinds.
 var AllowedKind = anyOf(KindNames()...)
 
-// KindNames returns the kinds as words.
+// KindNames returns the kinds as strings.
 func KindNames() (out []string) {
 	for _, k := range Kinds {
 		out = append(out, string(k))
@@ -173,7 +174,7 @@ func KindNames() (out []string) {
 	return out
 }
 
-// anyOf lists choices: "must be a, b or c".
+// anyOf joins choices: "must be a, b or c".
 func anyOf(choices ...string) string {
 	switch len(choices) {
 	case 0:
@@ -185,7 +186,7 @@ func anyOf(choices ...string) string {
 	return "must be " + strings.Join(choices[:last], ", ") + " or " + choices[last]
 }
 
-// words are at least two in a sentence: "a, b and c".
+// words joins at least two texts: "a, b and c".
 func words(of ...string) string {
 	last := len(of) - 1
 	return strings.Join(of[:last], ", ") + " and " + of[last]

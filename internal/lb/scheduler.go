@@ -6,7 +6,8 @@ import (
 	"github.com/goccy/go-yaml/ast"
 )
 
-// Schedulers choose the member of a new flow. Maglev is the ring, and needs no memory; the others choose what no second mux can work out.
+// Schedulers select the member of a new flow. Maglev uses the ring and needs no state. The
+// selection of the others cannot be reproduced by another mux.
 const (
 	SchedulerMaglev             = "maglev"
 	SchedulerRandom             = "random"
@@ -17,13 +18,14 @@ const (
 	SchedulerP2C                = "p2c"
 )
 
-// Schedule is what a scheduler looks at.
+// Schedule configures a scheduler.
 type Schedule struct {
-	// By is ByConnections, ByCPU or ByLoad; empty with schedulers that look at nothing.
+	// By is ByConnections, ByCPU or ByLoad; empty for schedulers without load.
 	By string
 }
 
-// What is compared of members: their established connections, the processors of their hosts, or what the application says (Load).
+// The load of members to compare: their established connections, the processors of their hosts, or
+// the reports of the application (Load).
 const (
 	ByConnections = "connections"
 	ByCPU         = "cpu"
@@ -34,12 +36,12 @@ var (
 	schedulers = []string{
 		SchedulerMaglev, SchedulerRandom, SchedulerRoundRobin, SchedulerWeightedRoundRobin, SchedulerAdaptive, SchedulerLeastConnections, SchedulerP2C,
 	}
-	// loaded look at loads.
+	// loaded are the schedulers that use loads.
 	loaded = []string{SchedulerAdaptive, SchedulerLeastConnections, SchedulerP2C}
 	loads  = []string{ByConnections, ByCPU, ByLoad}
 )
 
-// Loaded tells whether the endpoint's scheduler looks at loads of members.
+// Loaded reports whether the endpoint's scheduler uses loads of members.
 func (e *Endpoint) Loaded() bool { return slices.Contains(loaded, e.Scheduler) }
 
 func (d *decoder) schedule(path string, n ast.Node) Schedule {
@@ -48,7 +50,7 @@ func (d *decoder) schedule(path string, n ast.Node) Schedule {
 	return s
 }
 
-// scheduling checks who is chosen for new flows.
+// scheduling checks the selection of members for new flows.
 func (f *faults) scheduling(path string, e *Endpoint) {
 	at := path + ".scheduler"
 	f.choice(at, e.Scheduler, unbuiltSchedulers, builtSchedulers...)

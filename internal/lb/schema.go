@@ -2,8 +2,8 @@ package lb
 
 import "github.com/goccy/go-yaml/ast"
 
-// The functions of this file are the YAML schema: each names the fields of one mapping. Defaults are filled in before
-// the fields are read, so that an explicit zero is seen as such.
+// The functions of this file are the YAML schema: each lists the fields of one mapping. Defaults
+// are set before the fields are read, so that an explicit zero is kept.
 
 const allowedWeight = "must be 0 to 1000"
 
@@ -26,7 +26,8 @@ func (d *decoder) object(n ast.Node) (Object, string) {
 	return nil, ""
 }
 
-// identity finds kind and name before anything else is read, so that every message can name the object.
+// identity finds kind and name before other fields are read, so that every message can name the
+// object.
 func (d *decoder) identity(n ast.Node) (kind Kind, name string) {
 	allowed := AllowedKind
 	m, ok := n.(*ast.MappingNode)

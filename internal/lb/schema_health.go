@@ -8,7 +8,8 @@ import (
 	"github.com/goccy/go-yaml/ast"
 )
 
-// The YAML schema of health checks. A check's kind is a key of its mapping; health that has one check is that check's mapping too.
+// The YAML schema of health checks. A check's kind is a key of its mapping; health with one check
+// is also that check's mapping.
 
 func (d *decoder) health(path string, n ast.Node, h *Health) {
 	base := Check{}
@@ -38,7 +39,8 @@ func (d *decoder) health(path string, n ast.Node, h *Health) {
 	d.checks(path, checks, h, base, seen)
 }
 
-// checks reads several; beside has the fields that count for those that do not have them, given says which.
+// checks reads several checks. beside has the fields that checks inherit, given names those that
+// are set.
 func (d *decoder) checks(path string, n ast.Node, h *Health, beside Check, given map[string]bool) {
 	at, taken := path+".checks", map[string]bool{}
 	h.Checks = nil
@@ -72,12 +74,13 @@ func (d *decoder) checks(path string, n ast.Node, h *Health, beside Check, given
 		h.Checks = []Check{beside}
 		h.Checks[0].finish(nil)
 	case 1:
-		// One check is what health itself says.
+		// A single check is equivalent to the fields of health itself.
 		d.alias(at+"[0]", path)
 	}
 }
 
-// alias gives all fields below one path a second one, where the same is not written itself.
+// alias gives every field below path from a second path below to, unless that path is written
+// itself.
 func (d *decoder) alias(from, to string) {
 	added := map[string]place{}
 	for path, at := range d.places {
@@ -90,7 +93,8 @@ func (d *decoder) alias(from, to string) {
 	}
 }
 
-// finish fills in what is not written, but for the fields of the kind: a zero that is written stays, for validation to see.
+// finish sets the defaults of fields that are not written, except those of the kind. A written zero
+// stays, so that validation refuses it.
 func (c *Check) finish(written map[string]bool) {
 	setDefault(&c.Kind, CheckTCP)
 	before := *c
@@ -102,7 +106,7 @@ func (c *Check) finish(written map[string]bool) {
 	}
 }
 
-// oneKind notes a check of several kinds.
+// oneKind adds a fault if a check has several kinds.
 func (d *decoder) oneKind(path string, seen map[string]bool) {
 	var kinds []string
 	for _, kind := range CheckKinds {
@@ -115,7 +119,7 @@ func (d *decoder) oneKind(path string, seen map[string]bool) {
 	}
 }
 
-// timing are the fields that checks of all kinds have.
+// timing returns the fields that checks of all kinds have.
 func (d *decoder) timing(c *Check) []field {
 	return []field{
 		{"interval", func(p string, n ast.Node) { c.Interval = d.duration(p, n) }},
@@ -132,7 +136,7 @@ func (d *decoder) timing(c *Check) []field {
 	}
 }
 
-// kinds are the keys that a check may have one of.
+// kinds returns the keys of which a check may have one.
 func (d *decoder) kinds(c *Check) []field {
 	kind := func(name string, fields func() []field) field {
 		return field{name, func(p string, n ast.Node) {
@@ -200,7 +204,7 @@ func (d *decoder) tls(c *Check) []field {
 	}
 }
 
-// payload is a field of what is sent or expected.
+// payload returns a field for data to send or expect.
 func (d *decoder) payload(name string, to *string) field {
 	return field{name, func(p string, n ast.Node) { *to = d.block(p, n, allowedPayload) }}
 }
@@ -268,7 +272,7 @@ func (d *decoder) arguments(path string, n ast.Node) Arguments {
 	return out
 }
 
-// combine reads a word, or how many must be good.
+// combine reads a keyword, or the number of checks that must pass.
 func (d *decoder) combine(health, path string, n ast.Node, h *Health) {
 	if _, ok := n.(*ast.MappingNode); !ok {
 		if s, ok := n.(*ast.StringNode); !ok || s.Value != CombineAll && s.Value != CombineAny {

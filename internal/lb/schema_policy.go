@@ -6,7 +6,7 @@ import (
 	"github.com/goccy/go-yaml/ast"
 )
 
-// The YAML schema of what services share, and of those who own them.
+// The YAML schema of policies and tenants.
 
 func (d *decoder) policy(n ast.Node) *Policy {
 	o := &Policy{}
@@ -109,7 +109,7 @@ func (d *decoder) placement(path string, n ast.Node) *Placement {
 	return o
 }
 
-// prefixes reads a list of prefixes, or one without brackets, in place of what was there.
+// prefixes reads a list of prefixes, or one without brackets, and replaces the previous value.
 func (d *decoder) prefixes(to *[]netip.Prefix) func(string, ast.Node) {
 	return func(p string, n ast.Node) {
 		*to = nil

@@ -2,7 +2,8 @@ package lb
 
 import "github.com/goccy/go-yaml/ast"
 
-// snat reads the servers whose connections leave with the VIP: addresses, or mappings that name the host too.
+// snat reads the servers whose connections leave with the VIP: addresses, or mappings with address
+// and host.
 func (d *decoder) snat(s *Service) func(string, ast.Node) {
 	return func(p string, n ast.Node) {
 		d.listOrOne(p, n, func(p string, n ast.Node) { s.SNAT = append(s.SNAT, d.snatServer(p, n)) })

@@ -9,12 +9,12 @@ import (
 type SNATServer struct {
 	// DIP is the server's IPv4 address.
 	DIP netip.Addr
-	// Host is the underlay address of the machine that runs it, whose agent leases its ports. Zero: the host of the service's backends with
-	// this DIP.
+	// Host is the underlay address of its machine, whose agent leases the ports. Zero: the host of
+	// the service's backends with this DIP.
 	Host netip.Addr
 }
 
-// String returns the text form: the DIP, or DIP@HOST where the host is named.
+// String returns the text form: the DIP, or DIP@HOST if the host is set.
 func (s SNATServer) String() string {
 	if !s.Host.IsValid() {
 		return addrText(s.DIP)
@@ -22,7 +22,7 @@ func (s SNATServer) String() string {
 	return addrText(s.DIP) + "@" + s.Host.String()
 }
 
-// ParseSNATServer reads what String writes. The second result is empty, or says what is allowed.
+// ParseSNATServer parses the output of String. allowed is empty or the fault.
 func ParseSNATServer(text string) (out SNATServer, allowed string) {
 	dip, host, named := strings.Cut(text, "@")
 	if out.DIP, allowed = ParseAddr(dip); allowed != "" {
@@ -38,11 +38,12 @@ func ParseSNATServer(text string) (out SNATServer, allowed string) {
 
 const allowedSNATServer = "must be the IPv4 address of a server, or DIP@HOST with the address of its host"
 
-// Outbound tells whether the service has no endpoint: its VIP is there for the connections that its servers open.
+// Outbound reports whether the service has no endpoint: its VIP only serves connections that its
+// servers open.
 func (s *Service) Outbound() bool { return len(s.Endpoints) == 0 }
 
-// SNATHosts returns the host of each server in SNAT, by DIP: the one that is named, else that of a backend. A DIP of which neither says a host is
-// left out.
+// SNATHosts returns the host of each server in SNAT, by DIP: the one that is set, else that of a
+// backend. It leaves out DIPs without a host.
 func (s *Service) SNATHosts() map[netip.Addr]netip.Addr {
 	out := make(map[netip.Addr]netip.Addr, len(s.SNAT))
 	if len(s.SNAT) == 0 {
@@ -61,7 +62,8 @@ func (s *Service) SNATHosts() map[netip.Addr]netip.Addr {
 	return out
 }
 
-// backendHosts returns the host of each DIP of the service's backends; of several that differ, the last one.
+// backendHosts returns the host of each DIP of the service's backends; if several differ, the last
+// one.
 func (s *Service) backendHosts() map[netip.Addr]netip.Addr {
 	out := map[netip.Addr]netip.Addr{}
 	for i := range s.Endpoints {

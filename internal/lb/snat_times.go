@@ -5,20 +5,22 @@ import (
 	"time"
 )
 
-// SNATTimes are the times of ports that are leased to servers for outbound connections. A zero field is that of DefaultSNATTimes.
+// SNATTimes holds the times of ports that are leased to servers for outbound connections. A zero
+// field means that of DefaultSNATTimes.
 type SNATTimes struct {
-	// Idle is after how long without use servers give a range back.
+	// Idle is the time without use after which servers return a range.
 	Idle time.Duration
-	// Quarantine is how long a range rests that was given back, before it is leased again.
+	// Quarantine is how long a returned range rests before it is leased again.
 	Quarantine time.Duration
 }
 
-// DefaultSNATTimes are those of Networks that do not say any.
+// DefaultSNATTimes has the times of Networks that do not set them.
 var DefaultSNATTimes = SNATTimes{Idle: 4 * time.Minute, Quarantine: 2 * time.Minute}
 
-// Bounds of SNATTimes. Hosts look every 10 s which ranges are used. A mux takes its leases for the newest for at most 15 s after others may have
-// newer ones, so that for half of the least quarantine no port has another holder than any mux knows. The longest is a third of what leaders
-// remember of ranges that rest (snat.RestKept), whose clocks may differ.
+// Bounds of SNATTimes. Hosts check every 10 s which ranges are in use. A mux considers its leases
+// current for at most 15 s after others may have newer ones; this is half of the minimum
+// quarantine, in which no port gets a new holder. The maximum is a third of the time that leaders
+// keep resting ranges (snat.RestKept), because their clocks may differ.
 const (
 	MinSNATIdle       = 30 * time.Second
 	MaxSNATIdle       = 24 * time.Hour
@@ -29,7 +31,7 @@ const (
 	allowedSNATQuarantine = "must be 30s to 10m"
 )
 
-// snatTime is a field of SNATTimes, its name in the API, and what it may be.
+// snatTime is a field of SNATTimes, its name in the API, and its bounds.
 type snatTime struct {
 	name        string
 	time        *time.Duration
@@ -37,7 +39,7 @@ type snatTime struct {
 	allowed     string
 }
 
-// fields are those of t, in the order in which they are written.
+// fields returns the fields of t in the order in which they are written.
 func (t *SNATTimes) fields() [2]snatTime {
 	return [...]snatTime{
 		{"idle", &t.Idle, MinSNATIdle, MaxSNATIdle, allowedSNATIdle},
@@ -45,7 +47,8 @@ func (t *SNATTimes) fields() [2]snatTime {
 	}
 }
 
-// SNATTimes returns the times of a VIP's ports: those of its Network, and the defaults where it says none.
+// SNATTimes returns the times of a VIP's ports: those of its Network, with defaults for those not
+// set.
 func (ns Networks) SNATTimes(vip netip.Addr) SNATTimes {
 	out := DefaultSNATTimes
 	if n := ns.OfVIP(vip); n != nil {

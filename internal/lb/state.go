@@ -7,41 +7,43 @@ import (
 	"slices"
 )
 
-// State is the wanted state of everything, with indexes by which a change is validated at the cost of what it changes.
-// Check answers as ValidateState does for all objects after the change. Objects in it are never modified.
+// State holds all wanted objects, with indexes that make the cost of validating a change
+// proportional to the change. Check returns the faults that ValidateState finds for all objects
+// after the change. Objects in it are never modified.
 type State struct {
 	objects map[id]Object
 	all     Networks
-	// vips and addresses are the Services and Nodes that claim an address, ordered by name.
+	// vips and addresses hold the Services and Nodes that claim an address, ordered by name.
 	vips, addresses claims
-	// snats are the Services that a DIP's outbound connections leave by.
+	// snats holds the Services through which a DIP's outbound connections leave.
 	snats claims
-	// routers are the Nodes with a BGP identifier, as routersOf writes it.
+	// routers holds the Nodes with a BGP identifier, in the form of routersOf.
 	routers claims
-	// owning are the Services whose servers at a host address own VIPs.
+	// owning holds the Services whose servers at a host address own VIPs.
 	owning claims
-	// naming are the services that name a Policy.
+	// naming holds the services that use a Policy.
 	naming map[string]map[string]bool
-	// muxes are the Nodes of that role, translating the services with path nat.
+	// muxes holds the Nodes of that role, translating the services with path nat.
 	muxes       map[string]*Node
 	translating map[string]bool
-	// used is what the services of a tenant take of its quotas.
+	// used holds the quota usage of a tenant's services.
 	used map[string]Usage
-	// tenants are the Tenants that own addresses, dipsOf and vipsOf find them by address.
+	// tenants holds the Tenants that own addresses; dipsOf and vipsOf find them by address.
 	tenants        map[string]*Tenant
 	dipsOf, vipsOf owned
-	// wrong are the faults of what is in the state; the store may hold what a later version refuses.
+	// wrong holds the faults of the objects in the state, because the store may hold objects that a
+	// later version refuses.
 	wrong map[id][]Violation
 }
 
-// Edit is one step of a change: the object is put, or goes when Object is nil.
+// Edit is one step of a change: it puts the object, or removes it when Object is nil.
 type Edit struct {
 	Kind   Kind
 	Name   string
 	Object Object
 }
 
-// PutEdit puts the object.
+// PutEdit returns the edit that puts the object.
 func PutEdit(o Object) Edit { return Edit{o.Kind(), o.ObjectName(), o} }
 
 // id names an object.
@@ -56,7 +58,8 @@ func (i id) compare(o id) int {
 	return cmp.Or(cmp.Compare(i.kind, o.kind), cmp.Compare(i.name, o.name))
 }
 
-// claims are the names of those that have an address, ordered; hardly ever more than one.
+// claims maps an address to the ordered names of the objects that have it; there is rarely more
+// than one.
 type claims map[netip.Addr][]string
 
 func (c claims) add(addrs []netip.Addr, name string) {
@@ -79,7 +82,7 @@ func (c claims) remove(addrs []netip.Addr, name string) {
 	}
 }
 
-// claimed are the addresses that only one object may have.
+// claimed returns the addresses that only one object may have.
 func claimed(o Object) []netip.Addr {
 	switch o := o.(type) {
 	case *Service:
@@ -90,7 +93,7 @@ func claimed(o Object) []netip.Addr {
 	return nil
 }
 
-// snatOf are the DIPs whose outbound connections leave by the object.
+// snatOf returns the DIPs whose outbound connections leave through the object.
 func snatOf(o Object) []netip.Addr {
 	if svc, ok := o.(*Service); ok {
 		return svc.snatDIPs()
@@ -107,11 +110,12 @@ func NewState() *State {
 	}
 }
 
-// NodesAt are the names of the Nodes with the address: one, unless the state is at fault.
+// NodesAt returns the names of the Nodes with the address: one, unless the state is faulty.
 func (s *State) NodesAt(addr netip.Addr) []string { return s.addresses[addr] }
 
-// Check returns the faults that the state would have after the edits, of which the last one of each object counts. Of objects that claim the
-// same address, one that held it before the edits is right: the fault is of the edit that came later. Of several such the first name is right.
+// Check returns the faults of the state after the edits; the last edit of each object counts. If
+// objects claim the same address, the one that had it before the edits keeps it, and the edit that
+// came later is faulty. Of several that had it the first by name keeps it.
 func (s *State) Check(edits ...Edit) []Violation {
 	after := s.after(edits)
 	after.holdersFirst = true
@@ -128,7 +132,7 @@ func (s *State) Check(edits ...Edit) []Violation {
 	return out
 }
 
-// Apply makes the edits, valid or not.
+// Apply applies the edits, valid or not.
 func (s *State) Apply(edits ...Edit) {
 	after := s.after(edits)
 	for i, faults := range after.faults() {
@@ -167,7 +171,7 @@ func (s *State) Apply(edits ...Edit) {
 	s.all = after.all
 }
 
-// name keeps the services of policies.
+// name updates the services of policies.
 func (s *State) name(o Object, names bool) {
 	svc, ok := o.(*Service)
 	switch {
@@ -184,7 +188,7 @@ func (s *State) name(o Object, names bool) {
 	}
 }
 
-// translate keeps muxes, and services with path nat.
+// translate updates the muxes, and the services with path nat.
 func (s *State) translate(o Object, there bool) {
 	name := o.ObjectName()
 	switch n := muxOf(o); {
@@ -199,7 +203,7 @@ func (s *State) translate(o Object, there bool) {
 	}
 }
 
-// own keeps the Tenants that own addresses.
+// own updates the Tenants that own addresses.
 func (s *State) own(o Object, there bool) {
 	t, ok := o.(*Tenant)
 	switch {
@@ -215,14 +219,14 @@ func (s *State) own(o Object, there bool) {
 	}
 }
 
-// Naming calls f with the name of every service that names a Policy.
+// Naming calls f with the name of every service that uses a Policy.
 func (s *State) Naming(policy string, f func(service string)) {
 	for name := range s.naming[policy] {
 		f(name)
 	}
 }
 
-// claims are those of a kind; adding nothing to those of other kinds is no fault.
+// claims returns the claims of a kind; nil for kinds without addresses, to which nothing is added.
 func (s *State) claims(k Kind) claims {
 	switch k {
 	case KindService:
@@ -233,18 +237,19 @@ func (s *State) claims(k Kind) claims {
 	return nil
 }
 
-// after is the state with edits that are not made yet.
+// after is the state with edits that are not applied yet.
 type after struct {
 	*State
-	edits map[id]Object // nil: gone
+	edits map[id]Object // nil: removed
 	all   Networks
-	// taken is by how much what tenants have differs.
+	// taken is the change of each tenant's usage.
 	taken map[string]Usage
 	// newVIPs, newAddresses, newRouters and newSNATs are the claims of the edited objects.
 	newVIPs, newAddresses, newRouters, newSNATs claims
 	natting                                     *translators // see translators
-	// holdersFirst: of several claims of an address the one of an object that is not edited counts, else the one of an object that had
-	// it before, else the first by name; false: the first by name.
+	// holdersFirst: of several claims of an address the one of an object that is not edited wins,
+	// else the one of an object that had it before, else the first by name; false: the first by
+	// name.
 	holdersFirst bool
 }
 
@@ -277,7 +282,7 @@ func (s *State) after(edits []Edit) *after {
 	return a
 }
 
-// take counts what a service takes of its tenant's quotas, or gives back.
+// take adds the usage of a service to its tenant's, or subtracts it.
 func (a *after) take(o Object, sign int) {
 	if svc, ok := o.(*Service); ok {
 		u := a.taken[svc.Tenant]
@@ -286,7 +291,7 @@ func (a *after) take(o Object, sign int) {
 	}
 }
 
-// object is nil when there is none.
+// object returns the object after the edits; nil if there is none.
 func (a *after) object(i id) Object {
 	if o, edited := a.edits[i]; edited {
 		return o
@@ -294,8 +299,7 @@ func (a *after) object(i id) Object {
 	return a.objects[i]
 }
 
-// networks implements surroundings.
-// part implements surroundings: a state is everything that there is.
+// part and networks implement surroundings. A state is complete.
 func (a *after) part() bool { return false }
 
 func (a *after) networks() Networks { return a.all }
@@ -333,8 +337,8 @@ func (a *after) addressOwner(addr netip.Addr) string {
 	return a.owner(KindNode, a.addresses[addr], a.newAddresses[addr])
 }
 
-// owner returns which object's claim of an address counts: had are the claimants before the edits, have the edited objects that claim it
-// after them, both ordered. See holdersFirst.
+// owner returns the object whose claim of an address wins: had are the claimants before the edits,
+// have the edited objects that claim it after them, both ordered. See holdersFirst.
 func (a *after) owner(k Kind, had, have []string) string {
 	first := ""
 	for _, name := range had {
@@ -359,9 +363,10 @@ func (a *after) owner(k Kind, had, have []string) string {
 	return ""
 }
 
-// affected are the objects whose validity may differ from before: the edited ones, those that claim an address which an
-// edited one has or had, those that name an edited Policy, tenants of edited services, services that muxes rewrite packets for, those whose servers own VIPs at an
-// edited Node, and all when a Network changed.
+// affected returns the objects whose validity may change: the edited ones, those that claim an
+// address which an edited one has or had, those that use an edited Policy, tenants of edited
+// services, services for which muxes rewrite packets, those whose servers own VIPs at an edited
+// Node, and all when a Network changed.
 func (a *after) affected() map[id]bool {
 	out := make(map[id]bool, len(a.edits))
 	all := false
@@ -410,7 +415,8 @@ func (a *after) affected() map[id]bool {
 	return out
 }
 
-// faults are those of the affected objects; those without faults, and those that are gone, have none.
+// faults returns the faults of the affected objects; the list is nil for valid and for removed
+// ones.
 func (a *after) faults() map[id][]Violation {
 	out := map[id][]Violation{}
 	for i := range a.affected() {

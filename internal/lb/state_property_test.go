@@ -11,8 +11,9 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// TestStateChecksAsValidateState makes random changes, valid and not, to a State. Its faults of each before it is made are those of
-// ValidateAfter, and those of the state afterwards are ValidateState's of all objects.
+// TestStateChecksAsValidateState applies random changes, valid and not, to a State. Before each
+// change Check must return the faults of ValidateAfter, and afterwards those of ValidateState for
+// all objects.
 func TestStateChecksAsValidateState(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		state, all := lb.NewState(), map[string]lb.Object{}
@@ -49,7 +50,7 @@ func TestStateChecksAsValidateState(t *testing.T) {
 	})
 }
 
-// edit puts or removes one of a few objects, whose addresses are few too.
+// edit puts or removes one of a few objects with few addresses.
 func edit(t *rapid.T) lb.Edit {
 	name := rapid.SampledFrom([]string{"a", "b", "c", "d"}).Draw(t, "name")
 	gone := rapid.IntRange(0, 4).Draw(t, "gone") == 0

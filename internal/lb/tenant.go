@@ -9,7 +9,7 @@ import (
 // DefaultProbes is Quotas.Probes of a Tenant that sets none.
 const DefaultProbes = 20_000
 
-// tenant checks a Tenant by itself.
+// tenant checks one Tenant alone.
 func (f *faults) tenant(t *Tenant) {
 	if t.Weight < 1 || t.Weight > MaxTenantWeight {
 		f.add("weight", fmt.Sprint(t.Weight), allowedTenantWeight)
@@ -26,7 +26,7 @@ func (f *faults) tenant(t *Tenant) {
 	}
 }
 
-// share checks what a Tenant permits others.
+// share checks the permissions that a Tenant grants to others.
 func (f *faults) share(path string, t *Tenant, s *Share) {
 	if len(s.Tenants) == 0 {
 		f.add(path+".tenants", "", "is missing, must name at least one tenant")
@@ -54,12 +54,12 @@ func (f *faults) share(path string, t *Tenant, s *Share) {
 	}
 }
 
-// within tells whether one of the prefixes holds all of p.
+// within reports whether one of the prefixes contains all of p.
 func within(p netip.Prefix, prefixes []netip.Prefix) bool {
 	return slices.ContainsFunc(prefixes, func(o netip.Prefix) bool { return o.Bits() <= p.Bits() && o.Overlaps(p) })
 }
 
-// listOrNone returns the prefixes as text, "none" when there are none.
+// listOrNone returns the prefixes as text, "none" if there are none.
 func listOrNone(prefixes []netip.Prefix) string {
 	if len(prefixes) == 0 {
 		return "none"
@@ -67,7 +67,7 @@ func listOrNone(prefixes []netip.Prefix) string {
 	return list(prefixes)
 }
 
-// shares tells whether the Tenant permits another tenant to name a DIP, or a VIP.
+// shares reports whether the Tenant permits another tenant to use a DIP, or a VIP.
 func (t *Tenant) shares(a netip.Addr, vips bool, tenant string) bool {
 	return slices.ContainsFunc(t.Shared, func(s Share) bool {
 		prefixes := s.DIPs
@@ -78,7 +78,7 @@ func (t *Tenant) shares(a netip.Addr, vips bool, tenant string) bool {
 	})
 }
 
-// owned returns the prefixes of addresses that one Tenant alone has: DIPs, or VIPs.
+// owned returns the prefixes that belong to the Tenant exclusively: DIPs, or VIPs.
 func (t *Tenant) owned(vips bool) []netip.Prefix {
 	switch {
 	case t == nil:

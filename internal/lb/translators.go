@@ -6,16 +6,17 @@ import (
 	"slices"
 )
 
-// translators are what the muxes of a state can do for path nat.
+// translators is the capability of the muxes of a state for path nat.
 type translators struct {
-	// without are, of IPv4 and of IPv6, the first mux by name that has no address to send from; some tells whether any mux has one.
+	// without names, for IPv4 and for IPv6, the first mux by name that has no address to send from;
+	// some reports whether any mux has one.
 	without [2]string
 	some    [2]bool
-	// owners are the first muxes by name that have an address.
+	// owners maps each address to the first mux by name that has it.
 	owners map[netip.Addr]string
 }
 
-// translatorsOf looks at muxes, ordered by name.
+// translatorsOf evaluates muxes, ordered by name.
 func translatorsOf(muxes []*Node) translators {
 	out := translators{owners: map[netip.Addr]string{}}
 	for _, n := range muxes {
@@ -35,7 +36,7 @@ func translatorsOf(muxes []*Node) translators {
 	return out
 }
 
-// wrong says what muxes lack for path nat with VIPs of a family.
+// wrong returns the reason why muxes cannot serve path nat for VIPs of a family; empty if they can.
 func (t *translators) wrong(v4 bool) string {
 	i, name := 0, "IPv4"
 	if !v4 {
@@ -50,7 +51,7 @@ func (t *translators) wrong(v4 bool) string {
 	return ""
 }
 
-// natOf are the addresses that an object sends from to servers of path nat.
+// natOf returns the addresses from which an object sends to servers of path nat.
 func natOf(o Object) []netip.Addr {
 	if n, ok := o.(*Node); ok && n != nil && n.NAT != nil {
 		return n.NAT.Addresses
@@ -58,7 +59,7 @@ func natOf(o Object) []netip.Addr {
 	return nil
 }
 
-// muxOf is the object when it is a mux, else nil.
+// muxOf returns the object if it is a mux, else nil.
 func muxOf(o Object) *Node {
 	if n, ok := o.(*Node); ok && n.Role == RoleMux {
 		return n
@@ -66,13 +67,14 @@ func muxOf(o Object) *Node {
 	return nil
 }
 
-// translates tells whether an object is a service that muxes rewrite packets for.
+// translates reports whether an object is a service for which muxes rewrite packets.
 func translates(o Object) bool {
 	s, ok := o.(*Service)
 	return ok && s.Translated()
 }
 
-// translated checks whether the muxes can do what path nat asks of them, and that servers are none of their addresses.
+// translated checks that the muxes support path nat for the service, and that no server has one of
+// their addresses.
 func (s rules) translated(f *faults, o *Service) {
 	muxes := s.translators()
 	for i := range o.Endpoints {
@@ -102,7 +104,7 @@ func (s rules) translated(f *faults, o *Service) {
 	}
 }
 
-// nat checks the addresses that a mux sends from against everybody else's.
+// nat checks the addresses from which a mux sends against those of all other objects.
 func (s rules) nat(f *faults, o *Node) {
 	for i, a := range natOf(o) {
 		at := fmt.Sprintf("nat.addresses[%d]", i)
@@ -113,7 +115,8 @@ func (s rules) nat(f *faults, o *Node) {
 	}
 }
 
-// apartFrom says which prefix of a Network holds an address that must be in none but the underlay.
+// apartFrom returns the prefix of a Network that wrongly contains an address that must only be in
+// the underlay.
 func (ns Networks) apartFrom(a netip.Addr) string {
 	for _, n := range ns {
 		for _, of := range []struct {
@@ -131,7 +134,7 @@ func (ns Networks) apartFrom(a netip.Addr) string {
 // translators implements surroundings.
 func (l listed) translators() *translators { return l.natting }
 
-// translators implements surroundings: found once, when the first object asks.
+// translators implements surroundings. The first call computes the result.
 func (a *after) translators() *translators {
 	if a.natting == nil {
 		var muxes []*Node
@@ -152,8 +155,8 @@ func (a *after) translators() *translators {
 	return a.natting
 }
 
-// retranslated adds to out whose validity a change of muxes may touch: all services when addresses come or go, those with path nat when only
-// muxes do.
+// retranslated adds to out the objects whose validity a change of muxes may affect: all services
+// when addresses change, those with path nat when only muxes do.
 func (a *after) retranslated(out map[id]bool) {
 	addresses, muxes := false, false
 	for i, o := range a.edits {

@@ -8,7 +8,8 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// translatedState are two muxes with addresses of path nat, a host, and a service that they translate, of both families.
+// translatedState returns two muxes with addresses for path nat, a host, and a service that they
+// translate, of both families.
 func translatedState() (mux1, mux2, host *lb.Node, svc *lb.Service) {
 	mux1, mux2, host = validNode(), validNode(), validNode()
 	mux2.Name, mux2.Addresses = "mux2", []netip.Addr{addr("10.10.0.12"), addr("2001:db8:10::12")}
@@ -26,7 +27,8 @@ func translatedState() (mux1, mux2, host *lb.Node, svc *lb.Service) {
 	return mux1, mux2, host, svc
 }
 
-// TestTranslatorsOfState: muxes must be able to do what services with path nat ask of them, with addresses that are nobody else's.
+// TestTranslatorsOfState: muxes must support the services with path nat, with addresses that no
+// other object has.
 func TestTranslatorsOfState(t *testing.T) {
 	for _, c := range []struct {
 		name  string

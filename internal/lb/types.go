@@ -1,4 +1,5 @@
-// Package lb holds Shunt's domain types, their strict YAML form, their defaults and their validation. It is pure.
+// Package lb holds Shunt's domain types, their strict YAML form, their defaults and their
+// validation. It is pure.
 package lb
 
 import (
@@ -9,7 +10,7 @@ import (
 // Kind names an object kind as it is written in YAML.
 type Kind string
 
-// The kinds this version knows.
+// The kinds of this version.
 const (
 	KindService Kind = "Service"
 	KindNode    Kind = "Node"
@@ -18,7 +19,7 @@ const (
 	KindPolicy  Kind = "Policy"
 )
 
-// Kinds are all kinds, as they are listed to people.
+// Kinds lists all kinds in display order.
 var Kinds = []Kind{KindService, KindNode, KindNetwork, KindTenant, KindPolicy}
 
 // Object is one of *Service, *Node, *Network, *Tenant, *Policy.
@@ -30,8 +31,8 @@ type Object interface {
 // Protocol is the transport protocol of an endpoint; its number is IANA's.
 type Protocol uint8
 
-// Protocols an endpoint may have. AnyProtocol takes IANA's reserved number; such an endpoint takes every packet to its
-// VIP that no other endpoint takes.
+// Protocols of endpoints. AnyProtocol is IANA's reserved number; such an endpoint receives every
+// packet to its VIP that no other endpoint receives.
 const (
 	TCP         Protocol = 6
 	UDP         Protocol = 17
@@ -53,7 +54,7 @@ const AllPorts = 65535
 // BackendKey is the natural key of a backend within an endpoint of one VIP.
 type BackendKey struct {
 	DIP  netip.Addr
-	Port uint16 // 0: packets keep the port they have (ranges and all ports)
+	Port uint16 // 0: packets keep their port (ranges and all ports)
 }
 
 // Service is a named set of VIPs with their endpoints, owned by a tenant.
@@ -61,57 +62,60 @@ type Service struct {
 	Name   string
 	Tenant string
 	VIPs   []netip.Addr
-	// Endpoints may be empty where SNAT is not: see Outbound.
+	// Endpoints may be empty if SNAT is not: see Outbound.
 	Endpoints []Endpoint
-	// SNAT: servers whose outbound connections leave with the VIP, IPv4 alone.
+	// SNAT lists servers whose outbound connections leave with the VIP, IPv4 only.
 	SNAT []SNATServer
-	// Limits, Sources and Placement that are nil are those of the Policy, else the defaults: see Effective.
+	// Limits, Sources and Placement that are nil come from the Policy, else from the defaults: see
+	// Effective.
 	Limits    *Limits
 	Sources   *Sources
 	Placement *Placement
-	// Policy is the name of one; empty for none.
+	// Policy is the name of a policy; empty for none.
 	Policy string
 }
 
-// Limits bound what each VIP of a service takes, per mux and second; 0 is no limit.
+// Limits bounds the traffic to each VIP of a service, per mux and second; 0 is no limit.
 type Limits struct {
 	Packets     uint64
 	Connections uint64 // new flows
 	Ping        uint64 // echo requests answered; never 0 once defaults are filled in
 }
 
-// Sources say which clients a service takes, by their addresses. The longest prefix that holds an address decides. What
-// no prefix holds is let through when Allow is empty, else refused.
+// Sources selects the clients of a service by their addresses. The longest prefix that contains an
+// address decides. An address in no prefix is accepted when Allow is empty, else refused.
 type Sources struct {
 	Allow []netip.Prefix
 	Deny  []netip.Prefix
 }
 
-// Placement says which muxes serve a VIP.
+// Placement selects the muxes that serve a VIP.
 type Placement struct {
 	// Replicas is the number of muxes of each VIP; 0: every mux.
 	Replicas uint32
-	// By is what is spread evenly: PlaceByVIPs or PlaceByLoad.
+	// By is the quantity to spread evenly: PlaceByVIPs or PlaceByLoad.
 	By string
 }
 
-// Rewrite says who turns VIP:port into DIP:port.
+// Rewrite selects where VIP:port is translated to DIP:port.
 type Rewrite string
 
-// RewriteHost: the host agent translates. RewriteNone: the server owns the VIP, packets stay untouched.
+// RewriteHost: the host agent translates. RewriteNone: the server owns the VIP, packets are not
+// modified.
 const (
 	RewriteHost Rewrite = "host"
 	RewriteNone Rewrite = "none"
 )
 
-// Endpoint is what a service offers on each of its VIPs.
+// Endpoint is a protocol and port range of a service on each of its VIPs.
 type Endpoint struct {
 	Protocol Protocol
 	Port     uint16 // as in EndpointKey
 	PortEnd  uint16
 	Path     string // PathDSR or PathNAT
 	Affinity string // AffinityHash, AffinityFlow or AffinityCookie
-	// QUIC, when not nil, says that the protocol is QUIC; Protocol is UDP, which is what is on the wire, and in keys and tables.
+	// QUIC is not nil if the protocol is QUIC; Protocol is then UDP, as in packets, keys and
+	// tables.
 	QUIC *QUIC
 	// Cookie is for affinity cookie with protocol tcp.
 	Cookie Cookie
@@ -124,45 +128,51 @@ type Endpoint struct {
 	Rewrite   Rewrite
 	Backends  []Backend
 	Health    Health
-	// OnePacket sends every datagram to a backend of its own choice: for protocols of one question and one answer.
+	// OnePacket balances every datagram on its own, for protocols of one request and one response.
 	OnePacket bool
 	Idle      Idle
 	// Fragments is FragmentsDrop or Fragments3Tuple: at most one endpoint of a VIP and protocol.
 	Fragments string
 	Encap     string // EncapIPIP or EncapGUE; empty: the Network's
-	// BackupBelow is the share of healthy weight among the backends that are not backups, in percent, below which
-	// backups take part.
+	// BackupBelow is the share of healthy weight among the backends that are not backups, in
+	// percent, below which backups are active.
 	BackupBelow uint8
-	// FailOpen: when all backends are unhealthy they are treated as healthy; otherwise the VIP is withdrawn.
+	// FailOpen: when all backends are unhealthy they are treated as healthy; otherwise the VIP is
+	// withdrawn.
 	FailOpen bool
-	// Unhealthy is UnhealthyKeep or UnhealthyMove; empty is as KeepsDead says.
+	// Unhealthy is UnhealthyKeep or UnhealthyMove; empty: see KeepsDead.
 	Unhealthy string
-	// SlowStart is the time in which a new backend, or one that came back, grows to its weight; 0: at once.
+	// SlowStart is the time in which a new or returning backend grows to its weight; 0: no slow
+	// start.
 	SlowStart time.Duration
-	// DrainTimeout is how long a draining backend keeps its flows; 0: without end.
+	// DrainTimeout is how long a draining backend keeps its flows; 0: without limit.
 	DrainTimeout time.Duration
-	// RepairWindow is for how long hosts send packets of connections that they do not know on to the backend that had them before a
-	// change; 0: they do not. Of endpoints that are not TCP it is nil, else never once defaults are filled in.
+	// RepairWindow is how long after a change hosts forward packets of unknown connections to the
+	// backend that had them before; 0: they do not. It is nil for endpoints that are not TCP, else
+	// never nil once defaults are filled in.
 	RepairWindow *time.Duration
-	// HostIdle is how long hosts keep flows without packets; a zero field is that of DefaultHostIdle. It has no part that the protocol does not
-	// have (HostIdle.Of), and none at all with RewriteNone: hosts remember no flow then.
+	// HostIdle is how long hosts keep flows without packets; a zero field means that of
+	// DefaultHostIdle. Fields of other protocols are zero (HostIdle.Of), and all with RewriteNone,
+	// because hosts then track no flows.
 	HostIdle HostIdle
-	// Load is how hosts learn what backends say of their own load; what is zero is as by default.
+	// Load configures how hosts learn the load of backends; zero fields have their defaults.
 	Load Load
 }
 
-// What becomes of the flows of a backend that is unhealthy but still configured: they stay with it, or other backends get their packets.
+// Values of Endpoint.Unhealthy: flows of an unhealthy backend that is still configured stay with
+// it, or move to other backends.
 const (
 	UnhealthyKeep = "keep"
 	UnhealthyMove = "move"
 )
 
-// KeepsDead tells whether an unhealthy backend keeps its flows: by default where their packets name it (affinity cookie).
+// KeepsDead reports whether an unhealthy backend keeps its flows: by default if their packets name
+// it (affinity cookie).
 func (e *Endpoint) KeepsDead() bool {
 	return e.Unhealthy == UnhealthyKeep || e.Unhealthy == "" && e.Cookies()
 }
 
-// Repairs is the endpoint's RepairWindow, 0 where there is none.
+// Repairs returns the endpoint's RepairWindow, 0 if it is not set.
 func (e *Endpoint) Repairs() time.Duration {
 	if e.RepairWindow == nil {
 		return 0
@@ -170,31 +180,33 @@ func (e *Endpoint) Repairs() time.Duration {
 	return *e.RepairWindow
 }
 
-// SourceAffinity says which bits of a client's address count, and for how long a client without packets is remembered
-// (affinity flow only).
+// SourceAffinity sets the significant bits of a client's address, and how long a client without
+// packets is kept (affinity flow only).
 type SourceAffinity struct {
 	Prefix4, Prefix6 uint8
 	For              time.Duration
 }
 
-// Idle is how long flows without packets stay in the mux's flow table: before and after they are trusted. It is zero for
-// endpoints that remember no flow (KeepsFlows). OpeningIdle says what else bounds it.
+// Idle is how long flows without packets stay in the mux's flow table: before and after they are
+// trusted. It is zero for endpoints without flow state (KeepsFlows). OpeningIdle describes a
+// further bound.
 type Idle struct {
 	Untrusted, Trusted time.Duration
 }
 
 // Backend is a server: one DIP, or one of each family.
 type Backend struct {
-	DIPs   []netip.Addr
-	Port   uint16     // 0 for ranges and all ports: packets keep theirs; else never 0 once defaults are filled in
-	Host   netip.Addr // zero only with path nat, where nothing is sent to it
+	DIPs []netip.Addr
+	// 0 for ranges and all ports: packets keep theirs; else never 0 once defaults are filled in
+	Port   uint16
+	Host   netip.Addr // zero only with path nat, where no packets go to it
 	Weight uint16     // 0 to 1000
 	Drain  bool
-	// Backup: takes part only when too few of the others are healthy (Endpoint.BackupBelow).
+	// Backup: active only when too few of the others are healthy (Endpoint.BackupBelow).
 	Backup bool
 }
 
-// Role is what a node does.
+// Role is the function of a node.
 type Role string
 
 // Roles of nodes in this version.
@@ -212,17 +224,17 @@ type Node struct {
 	BGP       *BGP
 	Drain     bool
 	Capacity  Capacity // muxes only
-	// NAT, of muxes only, is for endpoints with path nat; nil: the mux serves none.
+	// NAT, for muxes only, serves endpoints with path nat; nil: the mux serves none.
 	NAT *NAT
 }
 
-// Capacity is what a mux can take; 0 is no limit.
+// Capacity is the capacity of a mux; 0 is no limit.
 type Capacity struct {
 	VIPs    uint32
 	Packets uint64 // a second
 }
 
-// BGP is how a mux speaks to its routers.
+// BGP configures the sessions of a mux with its routers.
 type BGP struct {
 	ASN      uint32
 	RouterID netip.Addr // IPv4 form; zero: the node's first IPv4 address
@@ -235,75 +247,83 @@ type BGPPeer struct {
 	ASN          uint32
 	PasswordFile string
 	BFD          *BFD
-	// TTLSecurity is how many hops away the router is at most, by the TTL of its packets (RFC 5082); 0: it is not looked at.
+	// TTLSecurity is the maximum distance of the router in hops, checked by the TTL of its packets
+	// (RFC 5082); 0: not checked.
 	TTLSecurity uint32
-	// Multihop is the TTL of packets to an external router that is not on the link; 0: it is.
+	// Multihop is the TTL of packets to an external router that is not on the link; 0: it is on the
+	// link.
 	Multihop uint32
 }
 
-// BFD are the timers of a BFD session (RFC 5880 section 6.8).
+// BFD holds the timers of a BFD session (RFC 5880 section 6.8).
 type BFD struct {
 	Transmit   time.Duration
 	Receive    time.Duration
 	Multiplier uint32
 }
 
-// Network says which addresses belong to whom.
+// Network defines the address ranges of VIPs, underlay and tunnels.
 type Network struct {
 	Name          string
 	VIPs          []netip.Prefix
 	Underlay      []netip.Prefix
 	MTU           uint32
 	TunnelSources []netip.Prefix // at most one of each family
-	Encap         string         // EncapIPIP or EncapGUE, for endpoints that say nothing
-	// Switches are where switches tunnel from: hosts choose the member of what comes from there to their own address.
+	Encap         string         // EncapIPIP or EncapGUE, for endpoints that do not set it
+	// Switches are the prefixes from which switches tunnel; hosts select the member of packets that
+	// arrive from there for their own address.
 	Switches []netip.Prefix
-	// SNAT are the times of ports of its VIPs that are leased to servers.
+	// SNAT holds the times of leased ports of its VIPs.
 	SNAT SNATTimes
 }
 
-// Tenant owns services and addresses. One that services name need not exist: then it has the default quotas and owns no address.
+// Tenant owns services and addresses. A tenant of a service need not exist: it then has the default
+// quotas and owns no address.
 type Tenant struct {
 	Name   string
-	Weight uint32 // share of leases of SNAT ports while several tenants ask
+	Weight uint32 // share of SNAT port leases while several tenants request them
 	VNI    uint32 // of its addresses; 0 is the underlay
 	Quotas Quotas
-	// DIPs are the prefixes of its servers' addresses, VIPs those of its VIPs. No two Tenants' overlap.
+	// DIPs are the prefixes of its servers' addresses, VIPs those of its VIPs. They do not overlap
+	// those of other Tenants.
 	DIPs, VIPs []netip.Prefix
-	// Hosts are the prefixes of the machines that its servers are on. Several Tenants may list the same machine.
+	// Hosts are the prefixes of the machines of its servers. Several Tenants may list the same
+	// machine.
 	Hosts []netip.Prefix
-	// Shared are the DIPs and VIPs that services of other tenants may name too.
+	// Shared are the DIPs and VIPs that services of other tenants may use, too.
 	Shared []Share
 }
 
-// Share permits other tenants to name addresses of a Tenant: DIPs as backends and check addresses, not as SNAT sources.
+// Share permits other tenants to use addresses of a Tenant: DIPs as backends and check addresses,
+// not as SNAT sources.
 type Share struct {
 	Tenants []string
 	// DIPs are each inside the Tenant's DIPs, VIPs inside its VIPs.
 	DIPs, VIPs []netip.Prefix
 }
 
-// Unlimited is the value of a quota that bounds nothing; YAML writes it "unlimited".
+// Unlimited is the value of a quota without a limit; YAML writes it "unlimited".
 const Unlimited = 1<<32 - 1
 
-// Quotas bound what a tenant may have and do. 0 of the first four is the value of DefaultQuotas
-// for changes by callers of role tenant, and no limit for changes by others.
+// Quotas limits the objects and changes of a tenant. 0 of the first four is the value of
+// DefaultQuotas for changes by clients with role tenant, and no limit for changes by others.
 type Quotas struct {
 	Services  uint32
 	Endpoints uint32 // of all its services, each counted once for every VIP
-	Backends  uint32 // of all its endpoints, and servers that SNAT names with their host
-	Changes   uint32 // requests that change something, per minute
-	// SNATPorts are leased to all its DIPs at most, SNATPortsPerDIP to one of them for each VIP; 0: 1,024.
+	Backends  uint32 // of all its endpoints, and SNAT servers with a host
+	Changes   uint32 // modifying requests, per minute
+	// SNATPorts limits the leases of all its DIPs, SNATPortsPerDIP those of one DIP for each VIP;
+	// 0: 1,024.
 	SNATPorts, SNATPortsPerDIP uint32
-	// Probes are those that health checks make in a second, as one mux sends them; 0: DefaultProbes.
+	// Probes limits the health probes that one mux sends in a second; 0: DefaultProbes.
 	Probes uint32
 }
 
-// Policy is what several services share: each of its fields that is not nil counts for a service that names the policy
-// and does not say anything of that field itself.
+// Policy holds settings that several services share. Each of its fields that is not nil applies to
+// a service that uses the policy and does not set that field itself.
 type Policy struct {
 	Name string
-	// Tenant whose services may name it; those of every tenant when empty.
+	// Tenant is the only tenant whose services may use it; every tenant if empty.
 	Tenant    string
 	Limits    *Limits
 	Sources   *Sources

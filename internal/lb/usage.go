@@ -5,34 +5,34 @@ import (
 	"time"
 )
 
-// Usage is what a tenant's services take of its quotas and of the tables of muxes.
+// Usage is the use of a tenant's quotas and of the tables of muxes by its services.
 type Usage struct {
 	Services  int
 	Endpoints int // each counted once for every VIP
-	// Backends are those of endpoints, and servers that SNAT names with their host.
+	// Backends counts those of endpoints, and SNAT servers with a host.
 	Backends int
-	// Probes is an upper bound of what one mux sends in a second for its health checks, in millionths of a probe: equal checks of an address
-	// in several endpoints are sent once.
+	// Probes is an upper bound of the health probes that one mux sends in a second, in millionths
+	// of a probe. Equal checks of an address in several endpoints are sent once, but counted each.
 	Probes int64
-	// Everywhere is what the services without a Placement take of each mux.
+	// Everywhere is the use of each mux's tables by the services without a Placement.
 	Everywhere Tables
 }
 
-// Tables are entries that services take in tables of every mux.
+// Tables counts entries of services in the tables of every mux.
 type Tables struct {
 	Endpoints int // VIPs included
-	QUIC      int // endpoints that read connection ids
+	QUIC      int // endpoints whose connection ids muxes read
 	Members   int
 }
 
-// DefaultQuotas bound the changes of callers of role tenant whose Tenant leaves a quota at 0 or that have no Tenant. One tenant takes a
-// sixteenth of the default --max-endpoints at most.
+// DefaultQuotas limits the changes of clients with role tenant whose Tenant leaves a quota at 0, or
+// that have no Tenant. One tenant uses at most a sixteenth of the default --max-endpoints.
 var DefaultQuotas = Quotas{Services: 1024, Endpoints: 4096, Backends: 16384, Changes: 600}
 
 // probeUnit is one probe a second in Usage.Probes.
 const probeUnit = 1_000_000
 
-// Usage is what the service takes.
+// Usage returns the usage of the service.
 func (s *Service) Usage() Usage {
 	u := Usage{Services: 1, Endpoints: len(s.Endpoints) * len(s.VIPs)}
 	t := Tables{Endpoints: u.Endpoints + len(s.VIPs)}
@@ -57,13 +57,14 @@ func (s *Service) Usage() Usage {
 	return u
 }
 
-// Times is n times as much.
+// Times returns n times the usage.
 func (u Usage) Times(n int) Usage {
 	t := u.Everywhere
 	return Usage{n * u.Services, n * u.Endpoints, n * u.Backends, int64(n) * u.Probes, Tables{n * t.Endpoints, n * t.QUIC, n * t.Members}}
 }
 
-// probes returns what the checks of an endpoint take of Usage.Probes. Checks through the tunnel are made for each VIP.
+// probes returns the Usage.Probes of an endpoint's checks. Checks through the tunnel are made for
+// each VIP.
 func (e *Endpoint) probes(vips []netip.Addr) (out int64) {
 	var dips [2]int64
 	for i := range e.Backends {
@@ -91,7 +92,7 @@ func (e *Endpoint) probes(vips []netip.Addr) (out int64) {
 	return out
 }
 
-// Add adds what another takes.
+// Add adds another usage.
 func (u *Usage) Add(o Usage) {
 	u.Services += o.Services
 	u.Endpoints += o.Endpoints
@@ -102,10 +103,11 @@ func (u *Usage) Add(o Usage) {
 	u.Everywhere.Members += o.Everywhere.Members
 }
 
-// Used is what the services of a tenant take.
+// Used returns the usage of a tenant's services.
 func (s *State) Used(tenant string) Usage { return s.used[tenant] }
 
-// UsedByAll is what the services of all tenants take. It costs the number of tenants.
+// UsedByAll returns the usage of all tenants' services. Its cost is linear in the number of
+// tenants.
 func (s *State) UsedByAll() (all Usage) {
 	for _, u := range s.used {
 		all.Add(u)

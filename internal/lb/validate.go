@@ -6,8 +6,8 @@ import (
 	"regexp"
 )
 
-// Validate returns the faults of each object by itself, and objects named twice; nil when there is none. Defaults must
-// be filled in.
+// Validate returns the faults of each object alone, and objects that are given twice; nil if there
+// are none. Defaults must be filled in.
 func Validate(objects ...Object) []Violation {
 	var all []Violation
 	seen := map[string]bool{}
@@ -46,7 +46,7 @@ func validate(o Object) *faults {
 	return f
 }
 
-// Form of names: DNS labels (RFC 1123 section 2.1).
+// labelForm is the form of names: DNS labels (RFC 1123 section 2.1).
 var labelForm = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
 func label(s string) string {
@@ -60,7 +60,7 @@ func label(s string) string {
 	return ""
 }
 
-// unicast says what is wrong with an address that a machine should have; empty when nothing is.
+// unicast returns the fault of an address that a machine should have; empty if there is none.
 func unicast(a netip.Addr) string {
 	switch {
 	case !a.IsValid():
@@ -81,7 +81,7 @@ func unicast(a netip.Addr) string {
 	return ""
 }
 
-// unicastPrefix says what is wrong with a prefix of addresses that machines should have.
+// unicastPrefix returns the fault of a prefix of addresses that machines should have.
 func unicastPrefix(p netip.Prefix) string {
 	switch {
 	case !p.IsValid():
@@ -99,7 +99,8 @@ func unicastPrefix(p netip.Prefix) string {
 	return ""
 }
 
-// specialPrefixes hold what unicast refuses (RFC 6890). Prefixes wider than these overlap them as well.
+// specialPrefixes contain the addresses that unicast refuses (RFC 6890). Prefixes wider than these
+// overlap them as well.
 var specialPrefixes = []struct {
 	prefix netip.Prefix
 	what   string
@@ -130,7 +131,7 @@ func (f *faults) families(path string, list []netip.Addr) {
 	}
 }
 
-// unique notes items that were there before.
+// unique adds a fault for each duplicate.
 func unique[T comparable](f *faults, path string, list []T) {
 	seen := map[T]bool{}
 	for i, v := range list {

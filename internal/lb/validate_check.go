@@ -13,7 +13,8 @@ import (
 	"unicode/utf8"
 )
 
-// Limits of a check's fields, in bytes where nothing else is said. What is sent fits into one packet, but for headers.
+// Limits of a check's fields, in bytes unless noted. The data to send, without headers, fits into
+// one packet.
 const (
 	minInterval = 100 * time.Millisecond
 	maxInterval = time.Hour
@@ -52,7 +53,7 @@ const (
 	whatIsPlain = "tcp without send and expect, and http of version 1.1 with method GET or HEAD and without body"
 )
 
-// DNSTypes are the types of records that a DNS check may ask for.
+// DNSTypes are the record types that a DNS check may query.
 var DNSTypes = []string{"A", "AAAA", "CAA", "CNAME", "MX", "NS", "PTR", "SOA", "SRV", "TXT"}
 
 var (
@@ -60,7 +61,7 @@ var (
 	nameForm = regexp.MustCompile(`^(\.|[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?(\.[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?)*\.?)$`)
 )
 
-// healthCheck checks one check by itself.
+// healthCheck checks one check alone.
 func (f *faults) healthCheck(path string, c *Check) {
 	kind := path + "." + c.KindText()
 	if *c != c.own() {
@@ -115,7 +116,7 @@ func (f *faults) times(path string, c *Check) {
 	f.choice(path+".initial", c.Initial, nil, InitialDown, InitialUp)
 }
 
-// What paths and Host headers of requests may be.
+// Allowed paths and Host headers of requests.
 const (
 	allowedPath = "must begin with / and hold printable ASCII without spaces, at most 1024 bytes"
 	allowedHost = "must be a host name or an address, with or without :port, at most 253 bytes"
@@ -190,7 +191,7 @@ func (f *faults) tls(path string, c *Check) {
 	f.check(path+".ca", "", wrongCA(c.CA))
 }
 
-// wrongCA says what is wrong with certificates in PEM.
+// wrongCA returns the fault of certificates in PEM.
 func wrongCA(s string) string {
 	if len(s) > maxCA {
 		return allowedCA
@@ -214,7 +215,7 @@ func wrongCA(s string) string {
 	}
 }
 
-// payloads checks what is sent and expected, as text and as digits.
+// payloads checks the data to send and to expect, as text and as digits.
 func (f *faults) payloads(kind string, c *Check) {
 	f.payload(kind+".send", c.Send)
 	f.payload(kind+".expect", c.Expect)
@@ -222,7 +223,7 @@ func (f *faults) payloads(kind string, c *Check) {
 	f.payloadHex(kind+".expectHex", c.ExpectHex, kind+".expect", c.Expect)
 }
 
-// payloadHex checks digits beside the text that they stand instead of.
+// payloadHex checks digits and that the equivalent text is not set, too.
 func (f *faults) payloadHex(path, s, textPath, text string) {
 	at := strings.IndexFunc(s, func(r rune) bool { return !strings.ContainsRune("0123456789abcdef", r) })
 	switch {
@@ -266,8 +267,8 @@ func (f *faults) dns(path string, c *Check) {
 	}
 }
 
-// external checks what is run. Nodes run only what lies in the directory that their operator named; which one that is, is not
-// known here.
+// external checks the program to run. Nodes run only programs in the directory that their operator
+// configured, which is not available here.
 func (f *faults) external(at string, c *Check) {
 	switch {
 	case c.Program == "":
@@ -288,7 +289,7 @@ func (f *faults) external(at string, c *Check) {
 	}
 }
 
-// wrongArgument says what is wrong with an argument of a program.
+// wrongArgument returns the fault of an argument of a program.
 func wrongArgument(s string) string {
 	if len(s) > maxArgument || strings.ContainsRune(s, 0) || !utf8.ValidString(s) {
 		return fmt.Sprintf("must be at most %d bytes of UTF-8 without NUL", maxArgument)
@@ -296,7 +297,7 @@ func wrongArgument(s string) string {
 	return ""
 }
 
-// visible tells whether s is printable ASCII without spaces, of at most max bytes.
+// visible reports whether s is printable ASCII without spaces, of at most max bytes.
 func visible(s string, max int) bool {
 	return len(s) <= max && !slices.ContainsFunc([]byte(s), func(b byte) bool { return b <= ' ' || b > '~' })
 }

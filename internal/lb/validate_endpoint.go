@@ -5,16 +5,17 @@ import (
 	"time"
 )
 
-// Limits of what an endpoint remembers and waits for.
+// Limits of an endpoint's flow state and timers.
 const (
 	// MinIdle and MaxIdle bound idle times: ticks of about a second in 16 bits.
 	MinIdle = time.Second
 	MaxIdle = 12 * time.Hour
-	// MaxSlowStart bounds how long a backend grows.
+	// MaxSlowStart bounds the slow start of a backend.
 	MaxSlowStart = time.Hour
 	// MaxDrainTimeout bounds how long a draining backend keeps its flows.
 	MaxDrainTimeout = 7 * 24 * time.Hour
-	// MaxRepairWindow bounds for how long former backends are asked: an id of one is not given to another for as long.
+	// MaxRepairWindow bounds how long previous backends stay targets of repair; their ids are not
+	// reused for that time.
 	MaxRepairWindow = 24 * time.Hour
 
 	allowedIdle    = "must be 1s to 12h"
@@ -25,12 +26,12 @@ const (
 
 var encaps = []string{EncapIPIP, EncapGUE}
 
-// name is the endpoint in messages: "tcp port 80".
+// name returns the endpoint in messages: "tcp port 80".
 func (e *Endpoint) name() string {
 	return fmt.Sprintf("%s port %s", e.ProtocolName(), PortsText(e.Port, e.PortEnd))
 }
 
-// wrongPorts says what is wrong with the endpoint's ports.
+// wrongPorts returns the fault of the endpoint's ports.
 func (e *Endpoint) wrongPorts() string {
 	all := e.Port == 0 && e.PortEnd == AllPorts
 	switch {
@@ -42,7 +43,7 @@ func (e *Endpoint) wrongPorts() string {
 	return allowedPorts
 }
 
-// remembering checks what keeps flows at their backends.
+// remembering checks the options that keep flows at their backends.
 func (f *faults) remembering(path string, e *Endpoint) {
 	if e.OnePacket {
 		switch {
@@ -86,7 +87,7 @@ func (f *faults) idleTime(path string, d time.Duration) {
 	}
 }
 
-// timing checks how weights change over time.
+// timing checks the timers of weights and repair.
 func (f *faults) timing(path string, e *Endpoint) {
 	if e.SlowStart < 0 || e.SlowStart > MaxSlowStart {
 		f.add(path+".slowStart", durationText(e.SlowStart), "must be 0s to 1h")
@@ -103,12 +104,13 @@ func (f *faults) timing(path string, e *Endpoint) {
 	}
 }
 
-// portClaims are the ports of a service's endpoints. An exact port inside a range, a range inside all ports and
-// everything inside protocol any are fine: the narrower one takes the packet.
+// portClaims holds the ports of a service's endpoints. An exact port inside a range, a range inside
+// all ports, and any ports inside protocol any are valid, because the narrower endpoint takes the
+// packet.
 type portClaims struct {
 	// exact holds single ports and all ports.
 	exact map[EndpointKey]int
-	// owner has the range that holds a port, plus 1; made when the first range comes.
+	// owner has the range that contains a port, plus 1; allocated for the first range.
 	owner map[Protocol]*[1 << 16]int32
 }
 
@@ -116,7 +118,7 @@ func newPortClaims() *portClaims {
 	return &portClaims{exact: map[EndpointKey]int{}, owner: map[Protocol]*[1 << 16]int32{}}
 }
 
-// claim takes the ports of endpoint number i, or says who has them.
+// claim takes the ports of endpoint number i, or returns a fault that names their owner.
 func (c *portClaims) claim(e *Endpoint, i int) (wrong string) {
 	if e.wrongPorts() != "" {
 		return ""

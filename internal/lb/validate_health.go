@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// Limits of what verdicts mean.
+// Limits of the effects of health.
 const (
-	// MaxFlips bounds how often a backend comes up before it is damped.
+	// MaxFlips bounds how often a backend may come up before it is damped.
 	MaxFlips = 1000
 	// MaxFailures bounds how many connections in a row must fail.
 	MaxFailures = 1000
@@ -24,7 +24,7 @@ const (
 	allowedHold     = "must be 1s to 24h"
 )
 
-// health checks how the backends of an endpoint are checked.
+// health checks the health configuration of an endpoint.
 func (f *faults) health(path string, e *Endpoint) {
 	h := &e.Health
 	switch n := len(h.Checks); {
@@ -67,7 +67,7 @@ func (f *faults) health(path string, e *Endpoint) {
 	}
 }
 
-// checkPath is the path of check i. One that is the only one is what health itself says.
+// checkPath returns the path of check i. A single check has the path of health itself.
 func (e *Endpoint) checkPath(health string, i int) string {
 	if len(e.Health.Checks) == 1 {
 		return health
@@ -75,7 +75,7 @@ func (e *Endpoint) checkPath(health string, i int) string {
 	return fmt.Sprintf("%s.checks[%d]", health, i)
 }
 
-// combining checks how many checks must be good.
+// combining checks the number of checks that must pass.
 func (f *faults) combining(path string, h *Health) {
 	switch h.Combine {
 	case CombineAtLeast:
@@ -106,7 +106,7 @@ func (f *faults) span(path string, d time.Duration, allowed string) {
 
 const onlyPackets = "only the packet engine sends through the tunnel"
 
-// way checks where probes go and who sends them.
+// way checks the path of probes and their sender.
 func (f *faults) way(path string, c *Check, e *Endpoint) {
 	f.choice(path+".through", c.Through, nil, ThroughDirect, ThroughTunnel)
 	if c.Engine != "" {
@@ -131,7 +131,7 @@ func (f *faults) way(path string, c *Check, e *Endpoint) {
 	}
 }
 
-// tunnel checks what is sent to the VIP, as the packets of clients are: it must be such a packet to every host on its way.
+// tunnel checks probes to the VIP: they must be valid client packets for every host on their path.
 func (f *faults) tunnel(path string, c *Check, e *Endpoint) {
 	wrong := func(allowed string) { f.add(path+".through", c.Through, allowed) }
 	switch {

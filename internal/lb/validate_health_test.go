@@ -10,7 +10,7 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// TestFieldsOfOtherKinds: each kind of check has its own fields and those of all.
+// TestFieldsOfOtherKinds: each kind of check has its own fields and the shared ones.
 func TestFieldsOfOtherKinds(t *testing.T) {
 	const all = "Kind Port Address Interval Fast Timeout Jitter Rise Fall Initial Through Engine"
 	http, tls := "Path Method Host Headers Status Body Version TLS", " Verify ServerName CA"
@@ -47,7 +47,7 @@ func TestFieldsOfOtherKinds(t *testing.T) {
 	}
 }
 
-// TestAddressOfChecks: what checks ask lies where backends may be.
+// TestAddressOfChecks: the address of a check must be where backends may be.
 func TestAddressOfChecks(t *testing.T) {
 	s, n := validService(), validNetwork()
 	check := &first(s).Health.Checks[0]

@@ -5,7 +5,7 @@ import (
 	"net/netip"
 )
 
-// Limits of a network. The least MTU is IPv6's (RFC 8200 section 5).
+// Limits of a network. The minimum MTU is IPv6's (RFC 8200 section 5).
 const (
 	MinMTU = 1280
 	MaxMTU = 9216
@@ -49,7 +49,7 @@ func (f *faults) network(n *Network) {
 	}
 }
 
-// prefixes checks each prefix of a list by itself, and that none is there twice.
+// prefixes checks each prefix of a list alone, and that none is duplicated.
 func (f *faults) prefixes(path string, list []netip.Prefix) {
 	for i, p := range list {
 		f.check(fmt.Sprintf("%s[%d]", path, i), p.String(), unicastPrefix(p))
@@ -57,7 +57,7 @@ func (f *faults) prefixes(path string, list []netip.Prefix) {
 	unique(f, path, list)
 }
 
-// tunnelSource says what is wrong with a prefix of outer sources, after others.
+// tunnelSource returns the fault of a prefix of outer sources that follows others.
 func tunnelSource(p netip.Prefix, before []netip.Prefix) string {
 	for _, b := range before {
 		if b.Addr().Is4() == p.Addr().Is4() {
@@ -73,7 +73,8 @@ func tunnelSource(p netip.Prefix, before []netip.Prefix) string {
 	return ""
 }
 
-// apart notes that p overlaps one of the others; of says whose these are, nothing for the same Network's.
+// apart adds a fault if p overlaps one of the others; of names their Network, empty for the same
+// Network.
 func (f *faults) apart(at string, p netip.Prefix, name, of string, others []netip.Prefix) {
 	for i, o := range others {
 		if p.Overlaps(o) && !f.has(at) && (of != "" || !f.has(fmt.Sprintf("%s[%d]", name, i))) {

@@ -7,19 +7,22 @@ import (
 	"strings"
 )
 
-// MaxTunnelSources of all Networks together, those of switches included: what the data plane of a host takes.
+// MaxTunnelSources limits the tunnelSources and switches of all Networks together. It is the
+// capacity of a host's data plane.
 const MaxTunnelSources = 64
 
-// Limits of all Networks together: what the data plane of a host takes.
+// Limits of all Networks together: the capacity of a host's data plane.
 const (
-	// MaxNetworkPrefixes are those of vips and underlay.
+	// MaxNetworkPrefixes limits the prefixes of vips and underlay.
 	MaxNetworkPrefixes = 32768
-	// MaxInside are the IPv4 prefixes of vips, underlay and tunnelSources, which connections of servers with SNAT go to as they are. A host has room
-	// for 512 of both a former and a new plan, for managers outside of them and for four that no Network has.
+	// MaxInside limits the IPv4 prefixes of vips, underlay and tunnelSources, to which connections
+	// of servers with SNAT are not translated. A host has room for 512 of both an old and a new
+	// plan, for managers outside of them and for four that no Network has.
 	MaxInside = 448
 )
 
-// network compares a Network with those before it: of two that exclude each other the later name is at fault.
+// network compares a Network with those before it. Of two that exclude each other the one with the
+// later name is faulty.
 func (s rules) network(f *faults, n *Network) {
 	var before Networks
 	for _, o := range s.networks() {
@@ -35,7 +38,7 @@ func (s rules) network(f *faults, n *Network) {
 			for i, p := range mine.prefixes {
 				at := fmt.Sprintf("%s[%d]", mine.name, i)
 				f.apart(at, p, "vips", ref, o.VIPs)
-				// Switches stand in underlays.
+				// Switches are inside underlays.
 				if mine.name != "switches" {
 					f.apart(at, p, "underlay", ref, o.Underlay)
 				}
@@ -65,7 +68,7 @@ func (s rules) network(f *faults, n *Network) {
 	}
 }
 
-// allowedVIP says where VIPs may be.
+// allowedVIP describes where VIPs may be.
 func (ns Networks) allowedVIP() string {
 	if len(ns) == 0 {
 		return "must be inside the vips of a Network, and there is no Network"
@@ -82,7 +85,7 @@ func (ns Networks) each(prefixes func(*Network) []netip.Prefix) string {
 	return strings.Join(texts, "; or of ")
 }
 
-// underlay says what is wrong with the place of a DIP, a host or a node.
+// underlay returns the fault of the address of a DIP, a host or a node; empty if there is none.
 func (ns Networks) underlay(a netip.Addr) string {
 	inside := false
 	for _, n := range ns {
@@ -103,7 +106,8 @@ func (ns Networks) underlay(a netip.Addr) string {
 	return "must be inside the underlay of " + ns.each(func(n *Network) []netip.Prefix { return n.Underlay })
 }
 
-// tunnel says what is missing for packets to an outer destination, which muxes of every Network send.
+// tunnel returns the prefix family that is missing for packets to an outer destination, which muxes
+// of every Network send.
 func (ns Networks) tunnel(outer netip.Addr) string {
 	for _, n := range ns {
 		if !slices.ContainsFunc(n.TunnelSources, func(p netip.Prefix) bool { return p.Addr().Is4() == outer.Is4() }) {

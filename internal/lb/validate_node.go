@@ -12,7 +12,7 @@ const (
 	maxBFD        = 10 * time.Second
 	maxMultiplier = 255 // 8 bits, RFC 5880 section 4.1
 	maxFileName   = 4095
-	// maxTTLSecurity leaves the least TTL that is accepted at 2.
+	// maxTTLSecurity keeps the lowest accepted TTL at 2.
 	maxTTLSecurity = 254
 	maxTTL         = 255
 
@@ -89,7 +89,7 @@ func (f *faults) bgp(n *Node) {
 	}
 }
 
-// hops checks how far away a router may be.
+// hops checks the distance of a router.
 func (f *faults) hops(at string, b *BGP, p BGPPeer) {
 	if p.TTLSecurity > maxTTLSecurity {
 		f.add(at+".ttlSecurity", fmt.Sprint(p.TTLSecurity), allowedTTLSecurity)
@@ -122,7 +122,8 @@ func (f *faults) bfd(path string, b *BFD) {
 	}
 }
 
-// asn refuses the reserved numbers: 0 (RFC 7607), AS_TRANS (RFC 6793), and the last ones (RFC 7300).
+// asn refuses the reserved numbers: 0 (RFC 7607), AS_TRANS (RFC 6793), and the last ones (RFC
+// 7300).
 func asn(n uint32) string {
 	switch n {
 	case 0, 23456, 65535, 4294967295:

@@ -5,13 +5,13 @@ import (
 	"net/netip"
 )
 
-// Limits of what services share, and of tenants.
+// Limits of shared settings and of tenants.
 const (
-	// MaxRate is more than any machine forwards.
+	// MaxRate is more than any machine can forward.
 	MaxRate = 1_000_000_000
 	// MaxSources per service: 256 Ki prefixes of 17 bytes are 4.25 MiB of a plan.
 	MaxSources = 1 << 18
-	// MaxReplicas is more muxes than a VIP can be spread over by any router.
+	// MaxReplicas is more muxes than any router can spread a VIP over.
 	MaxReplicas     = 1000
 	MaxTenantWeight = 1000
 
@@ -32,7 +32,7 @@ func (f *faults) policy(p *Policy) {
 	f.shared(p.Limits, p.Sources, p.Placement)
 }
 
-// shared checks what services and policies have both.
+// shared checks the fields that services and policies have in common.
 func (f *faults) shared(l *Limits, s *Sources, p *Placement) {
 	if l != nil {
 		f.limits(l)
@@ -64,7 +64,7 @@ func (f *faults) limits(l *Limits) {
 	}
 }
 
-// sources checks lists that may be long: paths and values are written for faults only.
+// sources checks lists that may be long, so it formats paths and values only for faults.
 func (f *faults) sources(s *Sources) {
 	count := len(s.Allow) + len(s.Deny)
 	if count > MaxSources {

@@ -9,12 +9,14 @@ import (
 
 // Limits of a service.
 const (
-	// MaxBackends per endpoint: the member ids of 16 bits without 0xffff, which means no member.
+	// MaxBackends is the limit per endpoint: the member ids of 16 bits without 0xffff, which means
+	// no member.
 	MaxBackends = 65535
 	MaxWeight   = 1000
 )
 
-// What the design has (design section 5): what this version has, and what it has not. Who builds something moves its name.
+// The options of the design (design section 5), built and not built. A commit that builds one moves
+// its name.
 var (
 	builtPaths, unbuiltPaths           = []string{PathDSR, PathNAT}, []string{"bypass"}
 	builtAffinities, unbuiltAffinities = []string{AffinityFlow, AffinityHash, AffinityCookie}, []string{}
@@ -67,7 +69,7 @@ func (f *faults) service(s *Service) {
 	}
 }
 
-// endpoint checks an endpoint by itself.
+// endpoint checks one endpoint alone.
 func (f *faults) endpoint(path string, e *Endpoint) {
 	switch e.Protocol {
 	case TCP, UDP, AnyProtocol:
@@ -140,7 +142,7 @@ func (f *faults) backend(path string, e *Endpoint, b *Backend) {
 	}
 }
 
-// members checks what the backends of an endpoint are to each other and to the VIPs.
+// members checks the backends of an endpoint against each other and against the VIPs.
 func (f *faults) members(path string, e *Endpoint, vips []netip.Addr) {
 	keys := make(map[BackendKey]int, len(e.Backends))
 	for i := range e.Backends {
@@ -180,26 +182,27 @@ func (f *faults) members(path string, e *Endpoint, vips []netip.Addr) {
 	}
 }
 
-// rooted tells whether s begins with / and holds printable ASCII without spaces, at most max bytes.
+// rooted reports whether s begins with / and has only printable ASCII without spaces, at most max
+// bytes.
 func rooted(s string, max int) bool {
 	return strings.HasPrefix(s, "/") && len(s) <= max && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' })
 }
 
-// hasUnder tells whether path or an item of it has a fault already.
+// hasUnder reports whether path or an item of it already has a fault.
 func (f *faults) hasUnder(path string) bool {
 	return slices.ContainsFunc(f.found, func(v Violation) bool {
 		return v.Field == path || strings.HasPrefix(v.Field, path+"[")
 	})
 }
 
-// hasDIP tells whether a DIP of the endpoint has a fault already.
+// hasDIP reports whether a DIP of the endpoint already has a fault.
 func (f *faults) hasDIP(endpoint string) bool {
 	return slices.ContainsFunc(f.found, func(v Violation) bool {
 		return strings.HasPrefix(v.Field, endpoint+".backends[") && strings.Contains(v.Field, ".dip")
 	})
 }
 
-// serves tells whether the endpoint has a backend of the VIP's family.
+// serves reports whether the endpoint has a backend of the VIP's family.
 func (e *Endpoint) serves(vip netip.Addr) bool {
 	return slices.ContainsFunc(e.Backends, func(b Backend) bool {
 		_, ok := b.DIP(vip)

@@ -6,7 +6,8 @@ import (
 	"slices"
 )
 
-// snat checks whose connections leave with the VIP. The host of each server is named, or is that of a backend of the service.
+// snat checks the servers whose connections leave with the VIP. Each needs a host, its own or that
+// of a backend of the service.
 func (f *faults) snat(s *Service) {
 	if len(s.SNAT) == 0 {
 		return
@@ -43,7 +44,8 @@ func (f *faults) snat(s *Service) {
 	}
 }
 
-// snatEndpoints checks the endpoints of a service with snat: some ports are left, and backends with one DIP in snat have one host.
+// snatEndpoints checks the endpoints of a service with snat: some ports are left, and backends with
+// one DIP in snat have one host.
 func (f *faults) snatEndpoints(s *Service) {
 	hosts, servers := map[netip.Addr]netip.Addr{}, s.snatDIPs()
 	for i := range s.Endpoints {
@@ -63,7 +65,8 @@ func (f *faults) snatEndpoints(s *Service) {
 	}
 }
 
-// snat checks the servers of snat against the Networks, the muxes and other services. What is known of backends is checked as theirs.
+// snat checks the servers of snat against the Networks, the muxes and other services. Servers that
+// are backends are checked as backends.
 func (s rules) snat(f *faults, o *Service) {
 	networks := s.networks()
 	for i, server := range o.SNAT {
@@ -88,7 +91,7 @@ func (s rules) snat(f *faults, o *Service) {
 	}
 }
 
-// MaxSNATPorts is how many ports of a VIP may be leased: those from 1024 on.
+// MaxSNATPorts is the number of ports of a VIP that may be leased: those from 1024 on.
 const MaxSNATPorts = 65536 - 1024
 
 // snatQuotas checks a tenant's limits of ports.

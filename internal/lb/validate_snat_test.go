@@ -10,7 +10,7 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// TestSNATQuotas: limits are whole ranges, and one server's no more than a VIP has.
+// TestSNATQuotas: limits are whole ranges, and that of one server is at most the ports of a VIP.
 func TestSNATQuotas(t *testing.T) {
 	for _, c := range []struct {
 		quotas lb.Quotas
@@ -33,7 +33,8 @@ func TestSNATQuotas(t *testing.T) {
 	}
 }
 
-// outbound is a service without endpoints, for the connections that servers on hosts 10.10.3.1 and 10.10.3.2 open.
+// outbound returns a service without endpoints, for the connections that servers on hosts 10.10.3.1
+// and 10.10.3.2 open.
 func outbound() *lb.Service {
 	return &lb.Service{
 		Name: "out", Tenant: "default", VIPs: []netip.Addr{addr("203.0.113.60")},
@@ -41,7 +42,8 @@ func outbound() *lb.Service {
 	}
 }
 
-// TestOutboundService: a service has endpoints, or servers that send from its one IPv4 VIP and whose hosts it names.
+// TestOutboundService: a service needs endpoints, or servers with hosts that send from its one IPv4
+// VIP.
 func TestOutboundService(t *testing.T) {
 	network := &lb.Network{Name: "prod", VIPs: []netip.Prefix{prefix("203.0.113.0/24"), prefix("2001:db8:f::/64")}, Underlay: []netip.Prefix{prefix("10.0.0.0/8")}, TunnelSources: []netip.Prefix{prefix("100.64.0.0/16")}}
 	lb.SetDefaults(network)
@@ -79,7 +81,8 @@ func TestOutboundService(t *testing.T) {
 	}
 }
 
-// TestSNATServerHosts: a host that is named is the backend's where there is one; servers without a backend may stand beside endpoints.
+// TestSNATServerHosts: a host must be that of the backend if there is one; servers without a
+// backend are allowed in a service with endpoints.
 func TestSNATServerHosts(t *testing.T) {
 	s := serviceOf("web", "shop", 1, lb.PathDSR)
 	b := &s.Endpoints[0].Backends[0]
@@ -103,7 +106,7 @@ func TestSNATServerHosts(t *testing.T) {
 	}
 }
 
-// TestSNATServerText: both forms in YAML, and the one in the API, read back as they are written.
+// TestSNATServerText: both forms in YAML, and that of the API, read back as written.
 func TestSNATServerText(t *testing.T) {
 	text := "kind: Service\nname: out\nvip: 203.0.113.60\nsnat: [{dip: 10.20.1.11, host: 10.10.3.1}, 10.10.3.2@10.10.3.2]\n"
 	got, err := lb.Parse(strings.NewReader(text), "out.yaml")
@@ -129,8 +132,8 @@ func TestSNATServerText(t *testing.T) {
 	}
 }
 
-// TestSNATTimes: a Network says how long ports stay with servers that do not use them and how long they rest, within bounds; its VIPs have
-// these times, and the defaults where it says none.
+// TestSNATTimes: a Network sets, within bounds, how long ports stay leased to servers that do not
+// use them and how long they rest. Its VIPs have these times, and defaults for those not set.
 func TestSNATTimes(t *testing.T) {
 	read := func(text string) (*lb.Network, string) {
 		got, err := lb.Parse(strings.NewReader("kind: Network\nname: prod\nvips: 203.0.113.0/24\nunderlay: 10.0.0.0/8\n"+text), "n.yaml")

@@ -8,24 +8,27 @@ import (
 	"strings"
 )
 
-// ValidateState returns the faults between objects that are valid by themselves: all is the wanted state of everything,
-// each object once. The order of all does not matter: of two objects that exclude each other the later name is at fault.
+// ValidateState returns the faults between objects that are valid alone: all holds all wanted
+// objects, each once. The order of all does not matter: of two objects that exclude each other the
+// one with the later name is faulty.
 //
-// A backend's host need not be a Node's address: servers that decapsulate by themselves have no agent.
+// A backend's host need not be a Node's address, because servers that decapsulate themselves have
+// no agent.
 func ValidateState(all []Object) []Violation {
 	l, objects := listedOf(all)
 	return l.faults(objects)
 }
 
-// ValidatePart returns the faults between objects of which there may be more elsewhere: those of ValidateState, but for what is missing. Without a
-// Network no VIP needs one, no mux need have addresses for path nat, and a policy may be elsewhere.
+// ValidatePart returns the faults between objects that may not be complete: those of ValidateState
+// without those of missing objects. Without a Network no VIP needs one, no mux needs addresses for
+// path nat, and a policy may be missing.
 func ValidatePart(some []Object) []Violation {
 	l, objects := listedOf(some)
 	l.more = true
 	return l.faults(objects)
 }
 
-// listedOf returns the surroundings that objects make, and the objects in order.
+// listedOf returns the surroundings of a list of objects, and the objects in order.
 func listedOf(all []Object) (listed, []Object) {
 	objects := slices.Clone(all)
 	slices.SortStableFunc(objects, func(a, b Object) int { return idOf(a).compare(idOf(b)) })
@@ -42,7 +45,7 @@ func listedOf(all []Object) (listed, []Object) {
 	return l, objects
 }
 
-// faults returns those of objects in these surroundings.
+// faults returns the faults of objects in these surroundings.
 func (l listed) faults(objects []Object) (out []Violation) {
 	for _, o := range objects {
 		out = append(out, rules{l}.check(o)...)
@@ -50,27 +53,28 @@ func (l listed) faults(objects []Object) (out []Violation) {
 	return out
 }
 
-// surroundings are what the validity of an object depends on beside itself.
+// surroundings is everything outside an object that its validity depends on.
 type surroundings interface {
 	networks() Networks
-	// vipOwner and addressOwner are the first Service and the first Node, by name, with the address.
+	// vipOwner and addressOwner return the first Service and the first Node, by name, with the
+	// address.
 	vipOwner(netip.Addr) string
 	addressOwner(netip.Addr) string
-	// routerOwner is the first Node whose muxes' BGP identifier this is, as routersOf writes it.
+	// routerOwner returns the first Node with this BGP identifier, in the form of routersOf.
 	routerOwner(netip.Addr) string
-	// snatOwner is the first Service that the DIP's outbound connections leave by.
+	// snatOwner returns the first Service through which the DIP's outbound connections leave.
 	snatOwner(netip.Addr) string
-	// policy is nil when there is none of that name.
+	// policy returns the policy with the name, or nil.
 	policy(name string) *Policy
-	// usage is what the services of a tenant take of its quotas.
+	// usage returns the quota usage of a tenant's services.
 	usage(tenant string) Usage
-	// translators are what the muxes can do for path nat.
+	// translators returns the capability of the muxes for path nat.
 	translators() *translators
-	// part tells whether there may be more objects elsewhere, so that nothing is missing.
+	// part reports whether more objects may exist, so that missing ones are no fault.
 	part() bool
 }
 
-// listed are the surroundings that a list of objects makes.
+// listed implements surroundings for a list of objects.
 type listed struct {
 	all      Networks
 	vips     map[netip.Addr]string
@@ -80,10 +84,10 @@ type listed struct {
 	policies map[string]*Policy
 	used     map[string]Usage
 	natting  *translators
-	more     bool // part
+	more     bool // result of part
 }
 
-// add takes in the next object by kind and name.
+// add adds the next object by kind and name.
 func (l *listed) add(o Object) {
 	claim := func(claims map[netip.Addr]string, addrs []netip.Addr) {
 		for _, a := range addrs {
@@ -118,7 +122,8 @@ func (l listed) policy(name string) *Policy       { return l.policies[name] }
 func (l listed) part() bool                       { return l.more }
 func (l listed) usage(tenant string) Usage        { return l.used[tenant] }
 
-// rules are those between objects. State must know which objects a change makes valid or invalid: see State.affected.
+// rules are the rules between objects. State must find the objects that a change makes valid or
+// invalid: see State.affected.
 type rules struct{ surroundings }
 
 // check returns the faults of one object.
@@ -141,9 +146,10 @@ func (s rules) check(o Object) []Violation {
 }
 
 func (s rules) service(f *faults, o *Service) {
-	// Paths and values are written for faults only: a change of a Network checks everything there is.
+	// Paths and values are formatted only for faults, because a change of a Network checks every
+	// service.
 	networks := s.networks()
-	var ipip4, ipip6 bool // there is a VIP of the family whose Network tunnels by IPIP
+	var ipip4, ipip6 bool // a VIP of the family is in a Network that tunnels by IPIP
 	for i, vip := range o.VIPs {
 		at := func() string { return fmt.Sprintf("vip[%d]", i) }
 		n := networks.OfVIP(vip)
@@ -199,7 +205,7 @@ func (s rules) service(f *faults, o *Service) {
 	}
 }
 
-// policyOf says what is wrong with the policy that a service names.
+// policyOf returns the fault of the policy that a service uses; empty if there is none.
 func (s rules) policyOf(o *Service) string {
 	p := s.policy(o.Policy)
 	switch {
@@ -234,7 +240,8 @@ func (s rules) node(f *faults, o *Node) {
 	s.routing(f, o)
 }
 
-// routing refuses BGP sessions that cannot come up: with a VIP, and two speakers of one identifier in an autonomous system (RFC 6286 section 2.1).
+// routing refuses BGP sessions that cannot come up: those with a VIP, and two speakers with one
+// identifier in an autonomous system (RFC 6286 section 2.1).
 func (s rules) routing(f *faults, o *Node) {
 	if o.BGP == nil {
 		return
@@ -254,7 +261,8 @@ func (s rules) routing(f *faults, o *Node) {
 	}
 }
 
-// identifier is the BGP identifier of a node: its routerId, else its IPv4 address; the zero address when it has neither.
+// identifier returns the BGP identifier of a node: its routerId, else its IPv4 address; the zero
+// address if it has neither.
 func (b *BGP) identifier(n *Node) netip.Addr {
 	if b.RouterID.IsValid() {
 		return b.RouterID
@@ -267,7 +275,8 @@ func (b *BGP) identifier(n *Node) netip.Addr {
 	return netip.Addr{}
 }
 
-// routersOf is the BGP identifier of a mux with its autonomous system, as one address: 4 bytes of the AS first, 4 of the identifier last. Nothing for other objects.
+// routersOf returns the BGP identifier of a mux with its autonomous system, as one address: 4 bytes
+// of the AS first, 4 of the identifier last. It returns nil for other objects.
 func routersOf(o Object) []netip.Addr {
 	n, ok := o.(*Node)
 	if !ok || n.BGP == nil || n.Role != RoleMux {
@@ -284,7 +293,7 @@ func routersOf(o Object) []netip.Addr {
 	return []netip.Addr{netip.AddrFrom16(key)}
 }
 
-// tenant compares what a tenant has with its quotas.
+// tenant compares the usage of a tenant with its quotas.
 func (s rules) tenant(f *faults, t *Tenant) {
 	u := s.usage(t.Name)
 	quota := func(name string, used int, quota uint32) {

@@ -13,7 +13,7 @@ import (
 func addr(s string) netip.Addr     { return netip.MustParseAddr(s) }
 func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
 
-// validService has two families, two endpoints, two backends.
+// validService returns a service with two families, two endpoints, two backends.
 func validService() *lb.Service {
 	s := &lb.Service{Name: "web", VIPs: []netip.Addr{addr("203.0.113.10"), addr("2001:db8:f::10")}, Limits: &lb.Limits{}, Sources: &lb.Sources{}}
 	for _, port := range []uint16{80, 443} {
@@ -24,7 +24,8 @@ func validService() *lb.Service {
 	}
 	lb.SetDefaults(s)
 	for i := range s.Endpoints {
-		s.Endpoints[i].Health.Checks[0].Through = lb.ThroughDirect // tests change endpoints into such without tunnels
+		// because tests change endpoints to such without tunnels
+		s.Endpoints[i].Health.Checks[0].Through = lb.ThroughDirect
 	}
 	return s
 }
@@ -45,7 +46,7 @@ func validNetwork() *lb.Network {
 	return n
 }
 
-// otherNetwork is apart from validNetwork.
+// otherNetwork returns a Network that does not overlap validNetwork.
 func otherNetwork() *lb.Network {
 	n := &lb.Network{
 		Name: "other", VIPs: []netip.Prefix{prefix("198.18.0.0/16")}, Underlay: []netip.Prefix{prefix("172.16.0.0/16")}, MTU: 9000,
@@ -70,7 +71,7 @@ func TestValidObjects(t *testing.T) {
 	}
 }
 
-// first is the first endpoint, backend the first backend of it.
+// first returns the first endpoint, backend its first backend.
 func first(s *lb.Service) *lb.Endpoint  { return &s.Endpoints[0] }
 func backend(s *lb.Service) *lb.Backend { return &s.Endpoints[0].Backends[0] }
 
@@ -238,7 +239,7 @@ func TestServiceRefusals(t *testing.T) {
 	}
 }
 
-// web makes the first endpoint's check one of HTTP.
+// web makes the first endpoint's check an HTTP check.
 func web(s *lb.Service) *lb.Check {
 	c := &first(s).Health.Checks[0]
 	c.Kind = lb.CheckHTTP
@@ -255,7 +256,8 @@ func ranged(s *lb.Service, port, end uint16) {
 	}
 }
 
-// Narrower ports inside wider ones are fine, and so is an outer destination for two with GUE.
+// TestPortsInsidePorts: narrower ports inside wider ones are valid, and so is an outer destination
+// shared by two members with GUE.
 func TestPortsInsidePorts(t *testing.T) {
 	s, n := validService(), validNetwork()
 	ranged(s, 400, 500)
@@ -484,14 +486,16 @@ func TestStateRefusals(t *testing.T) {
 	}
 }
 
-// A host that no node has is allowed: servers that own the VIP decapsulate by themselves.
+// TestHostWithoutNode: a host that is no node's address is valid, because servers that own the VIP
+// decapsulate themselves.
 func TestHostWithoutNode(t *testing.T) {
 	if v := lb.ValidateState([]lb.Object{validService(), validNetwork()}); v != nil {
 		t.Error(v)
 	}
 }
 
-// Without an underlay DIPs, hosts and nodes may be anywhere but in the VIPs and tunnel sources.
+// TestNoUnderlay: without an underlay DIPs, hosts and nodes may be anywhere except in the VIPs and
+// tunnel sources.
 func TestNoUnderlay(t *testing.T) {
 	s, n := validService(), validNetwork()
 	n.Underlay = nil
@@ -505,7 +509,7 @@ func TestObjectsTwice(t *testing.T) {
 	expect(t, lb.Validate(validService(), validNode(), validService()), "services/web: must not be given twice")
 }
 
-// expect wants one violation.
+// expect requires exactly one violation.
 func expect(t *testing.T, found []lb.Violation, want string) {
 	t.Helper()
 	if len(found) != 1 || found[0].String() != want {

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Violation is one fault: which field, the value it has, and what would be allowed.
+// Violation is one fault: the field, its value, and the allowed values.
 type Violation struct {
 	// Field is the object and the path into it: "services/web: endpoints[0].port".
 	Field string
@@ -28,7 +28,7 @@ func (v Violation) String() string {
 	return strings.Join(parts, ": ")
 }
 
-// Error is what Parse returns: every fault of one file.
+// Error holds all faults of one file. Parse returns it.
 type Error struct {
 	Filename   string
 	Violations []Violation
@@ -48,5 +48,5 @@ func (e *Error) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// NotSupported is the Allowed text of everything that is designed but not built.
+// NotSupported is the Allowed text of options that are designed but not built.
 const NotSupported = "not supported by this version"

@@ -8,7 +8,8 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// TestWayByDefault: checks go the way of the packets of clients wherever they ask the same there, and nothing replaces a way that is given.
+// TestWayByDefault: checks take the path of client packets by default where the probe means the
+// same there, and a given path is never replaced.
 func TestWayByDefault(t *testing.T) {
 	const tunnel, direct = lb.ThroughTunnel, lb.ThroughDirect
 	for _, c := range []struct {
@@ -61,7 +62,7 @@ func TestWayByDefault(t *testing.T) {
 				t.Errorf("%s: check %d goes %s, want %s", c.name, i, got, want)
 			}
 		}
-		// What is written back says the same, whoever reads it.
+		// Written back, it parses to the same value.
 		again, err := lb.Parse(bytes.NewReader(lb.Marshal(written)), "y.yaml")
 		if err != nil || !written.Endpoints[0].Health.Equal(again[0].(*lb.Service).Endpoints[0].Health) {
 			t.Errorf("%s: %v\n%s", c.name, err, lb.Marshal(written))

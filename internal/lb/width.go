@@ -2,11 +2,12 @@ package lb
 
 import "bytes"
 
-// maxKeys bounds the keys of one mapping; the schema has 30 at most. The parser compares each with every other one.
+// maxKeys limits the keys of one mapping, because the parser compares each with all others; the
+// schema has at most 30.
 const maxKeys = 1000
 
-// tooWide tells whether a mapping has more than maxKeys keys, as far as lines, indentation and brackets tell: a list may be as long as
-// it likes. In what is no YAML it may be wrong.
+// tooWide reports whether a mapping has more than maxKeys keys, judged by lines, indentation and
+// brackets. Lists may have any length. For text that is not YAML the result may be wrong.
 func tooWide(text []byte) bool {
 	var flow []bracket
 	keys := map[int]int{} // of block mappings, by column
@@ -47,13 +48,13 @@ func tooWide(text []byte) bool {
 	return false
 }
 
-// bracket is one that is open.
+// bracket is an open bracket.
 type bracket struct {
 	mapping bool
 	items   int
 }
 
-// isKey tells whether a line without its indentation begins a key of a block mapping.
+// isKey reports whether a line without its indentation begins a key of a block mapping.
 func isKey(content []byte) bool {
 	content = bytes.TrimRight(content, " \t\r\n")
 	if bytes.HasPrefix(content, []byte("- ")) || bytes.Equal(content, []byte("-")) {
@@ -62,7 +63,8 @@ func isKey(content []byte) bool {
 	return content[0] == '?' || bytes.Contains(content, []byte(": ")) || bytes.HasSuffix(content, []byte(":"))
 }
 
-// withoutComment cuts a line where a comment begins. A # in quotes counts too: the schema has none.
+// withoutComment cuts a line at the begin of a comment. It also cuts at a # in quotes, which the
+// schema does not use.
 func withoutComment(line []byte) []byte {
 	for i, c := range line {
 		if c == '#' && (i == 0 || line[i-1] == ' ' || line[i-1] == '\t') {

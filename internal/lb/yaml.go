@@ -11,8 +11,9 @@ import (
 	"github.com/goccy/go-yaml/parser"
 )
 
-// Parse reads strict YAML: any number of documents, one object each, with defaults filled in and validated by
-// themselves. Faults are an *Error with every fault and its place; then no object is returned.
+// Parse reads strict YAML: any number of documents, one object each, with defaults filled in, each
+// validated alone. If there are faults it returns no object and an *Error with every fault and its
+// place.
 func Parse(r io.Reader, filename string) ([]Object, error) {
 	docs, err := ParseDocuments(r, filename, Whole)
 	if err != nil {
@@ -25,36 +26,38 @@ func Parse(r io.Reader, filename string) ([]Object, error) {
 	return objects, nil
 }
 
-// Document is one object of a text, and which of its fields the text gives.
+// Document is one object of a text, with the fields that the text sets.
 type Document struct {
 	Object Object
-	// Filename is the one that ParseDocuments was given.
+	// Filename is the argument of ParseDocuments.
 	Filename string
 	places   map[string]place
 }
 
-// Place is where the field with a path is written, else what holds it; both count from 1.
+// Place returns the place of the field with a path, else of the field that contains it; both count
+// from 1.
 func (d Document) Place(path string) (line, column int) {
 	p := find(d.places, path)
 	return p.line, p.column
 }
 
-// Writes tells whether the document gives the field with the path "endpoints[0].port", be it with its default.
+// Writes reports whether the document sets the field with the path "endpoints[0].port", even to its
+// default.
 func (d Document) Writes(path string) bool {
 	_, ok := d.places[path]
 	return ok
 }
 
-// Extent says how much of each object a text must hold.
+// Extent is the required part of each object in a text.
 type Extent bool
 
-// Whole objects are valid by themselves. A Part may leave out what others say of the object.
+// Whole objects must be valid alone. A Part may leave out fields that other sources set.
 const (
 	Whole Extent = false
 	Part  Extent = true
 )
 
-// ParseDocuments is Parse, and tells what is written. Parts are not validated.
+// ParseDocuments is like Parse, and also returns the fields that are set. Parts are not validated.
 func ParseDocuments(r io.Reader, filename string, extent Extent) ([]Document, error) {
 	text, err := io.ReadAll(io.LimitReader(r, MaxFileBytes+1))
 	if err != nil {
@@ -96,7 +99,7 @@ func ParseDocuments(r io.Reader, filename string, extent Extent) ([]Document, er
 	return objects, nil
 }
 
-// parseDocument reads one object; there is none when it has faults.
+// parseDocument reads one object; it returns none if there are faults.
 func parseDocument(doc document, extent Extent) (out Document, faulty []Violation) {
 	root, fault := parseTree(doc)
 	if fault != nil {
@@ -126,7 +129,7 @@ func parseDocument(doc document, extent Extent) (out Document, faulty []Violatio
 	return out, d.found
 }
 
-// find returns the place of a field, or of the nearest one that holds it.
+// find returns the place of a field, or of the nearest field that contains it.
 func find(places map[string]place, path string) place {
 	for path != "" {
 		if p, ok := places[path]; ok {
@@ -141,7 +144,8 @@ func find(places map[string]place, path string) place {
 	return places[""]
 }
 
-// parseTree reads the one document of doc. The library promises no panics; a panic becomes a fault all the same.
+// parseTree parses the one document of doc. The library guarantees that it does not panic; a panic
+// is still returned as a fault.
 func parseTree(doc document) (root ast.Node, fault *Violation) {
 	first := place{doc.lines + 1, 1}
 	defer func() {
@@ -165,7 +169,7 @@ func parseTree(doc document) (root ast.Node, fault *Violation) {
 	return file.Docs[0].Body, nil
 }
 
-// syntaxFault turns an error of the library into a violation with its place.
+// syntaxFault converts an error of the library to a violation with its place.
 func syntaxFault(doc document, err error) *Violation {
 	v := &Violation{Allowed: "must be YAML: " + clip(err.Error()), Line: doc.lines + 1, Column: 1}
 	var at yaml.Error
@@ -181,8 +185,8 @@ func syntaxFault(doc document, err error) *Violation {
 // maxDepth bounds nesting; the schema needs 6.
 const maxDepth = 64
 
-// flowDepth is an upper bound of how deep brackets, list items, keys, anchors and tags nest, as far as not by
-// indentation.
+// flowDepth returns an upper bound of the nesting of brackets, list items, keys, anchors and tags
+// that is not by indentation.
 func flowDepth(text []byte) int {
 	deepest, depth := 0, 0
 	for line := range lines(text) {
@@ -205,8 +209,8 @@ func flowDepth(text []byte) int {
 	return deepest
 }
 
-// isMark tells whether line[i] can begin another level on the same line: a list item, a key, an anchor, an alias, a
-// tag.
+// isMark reports whether line[i] can begin another level on the same line: a list item, a key, an
+// anchor, an alias, a tag.
 func isMark(line []byte, i int) bool {
 	switch line[i] {
 	case '-', '?', ':':

@@ -1,4 +1,5 @@
-// Package load says how busy servers are: what their hosts measure, what they say themselves, and what of it is worth telling.
+// Package load measures and reports the load of servers: measurements of their hosts, loads that
+// applications report, and the changes that are worth reporting.
 package load
 
 import (
@@ -9,19 +10,20 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// Times of loads on their way from hosts to muxes.
+// Timing of loads on their way from hosts to muxes.
 const (
-	// SampleEvery is how often a host looks at its servers where nothing else is said, MinSample and MaxSample bound what may be said.
+	// SampleEvery is the default interval at which a host samples its servers; MinSample and
+	// MaxSample are the bounds of the interval.
 	SampleEvery = 100 * time.Millisecond
 	MinSample   = 10 * time.Millisecond
 	MaxSample   = 10 * time.Second
-	// RefreshEvery is how often a host tells a load that did not change.
+	// RefreshEvery is the interval at which a host reports an unchanged load.
 	RefreshEvery = 5 * time.Second
-	// StaleAfter is how long a load counts that is not told again.
+	// StaleAfter is how long a load is valid without another report.
 	StaleAfter = 3 * RefreshEvery
 )
 
-// Part is something that may be known of a load.
+// Part identifies a part of a load that may be known.
 type Part uint8
 
 // The parts of a load.
@@ -40,36 +42,40 @@ const (
 	MaxGiven = 1e9
 )
 
-// Load is how busy a member is. What is not known is zero.
+// Load is the load of a member. Unknown parts are zero.
 type Load struct {
 	// Connections are its established flows of clients.
 	Connections uint32
-	// Opened is how many began since some time, modulo 2^32: two loads of a member have a difference. It is known when Connections is.
+	// Opened is the number of flows that began since some time, modulo 2^32, so that the difference
+	// of two loads of a member is meaningful. It is known if Connections is.
 	Opened uint32
-	// CPU is the share of its host's processors that is busy, in thousandths.
+	// CPU is the busy share of its host's processors, in thousandths.
 	CPU uint16
-	// Given is what the application says, in a unit of its own, from 0 to MaxGiven.
+	// Given is the load that the application reports, in its own unit, from 0 to MaxGiven.
 	Given float32
-	// Has says what is known.
+	// Has is the set of known parts.
 	Has Part
-	// Every is how often its host looks at it, from MinSample to MaxSample; 0 for SampleEvery.
+	// Every is the interval at which its host samples it, from MinSample to MaxSample; 0 for
+	// SampleEvery.
 	Every time.Duration
 }
 
-// Interval is how often its host looks at a member.
+// Interval returns the interval at which its host samples a member.
 func (l Load) Interval() time.Duration { return cmp.Or(l.Every, SampleEvery) }
 
-// Fresh tells whether a load that was told so long ago may be gone by: its host should have told it again before, but not long before.
+// Fresh reports whether schedulers may use a load of this age: its host should have reported it
+// again before it is no longer fresh.
 func (l Load) Fresh(age time.Duration) bool { return age < max(RefreshEvery, l.Every)*3/2 }
 
-// Valid tells whether every value is one that a load may have.
+// Valid reports whether every value is in its bounds.
 func (l Load) Valid() bool {
 	return l.Has&^allParts == 0 && (l.Every == 0 || l.Every >= MinSample && l.Every <= MaxSample) && l.CPU <= FullCPU && l.Given >= 0 && l.Given <= MaxGiven
 }
 
-// Differs tells whether the load is far enough from another one to be worth telling: another part is known, its host looks at another pace, or a value changed by more than a sixteenth of the
-// square root of the connections, which is a sixteenth of what chance alone makes of them; by two hundredths of the processors; by a 64th of what the
-// application says.
+// Differs reports whether the load differs enough from another one to be reported: other parts are
+// known, its host has another interval, or a value changed by more than a sixteenth of the square
+// root of the connections, which is a sixteenth of their random variation; by two hundredths of the
+// processors; by a 64th of the application's load.
 func (l Load) Differs(o Load) bool {
 	few, many := min(l.Connections, o.Connections), max(l.Connections, o.Connections)
 	idle, busy := min(l.CPU, o.CPU), max(l.CPU, o.CPU)
@@ -77,7 +83,7 @@ func (l Load) Differs(o Load) bool {
 	return l.Has != o.Has || l.Every != o.Every || float64(many-few) > math.Sqrt(float64(many))/16 || busy-idle >= FullCPU/50 || high-low > high/64
 }
 
-// Key names a member of an endpoint.
+// Key identifies a member of an endpoint.
 type Key struct {
 	Endpoint lb.EndpointKey
 	Member   uint16
@@ -89,8 +95,8 @@ type Member struct {
 	Load
 }
 
-// Reader is what schedulers ask.
+// Reader returns loads to schedulers.
 type Reader interface {
-	// Of is the newest load of a member; false: none is known, or none that counts at this time.
+	// Of returns the newest load of a member; false: none is known and valid at this time.
 	Of(k Key, now time.Time) (Load, bool)
 }

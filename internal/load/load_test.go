@@ -59,8 +59,8 @@ func TestLoadDiffers(t *testing.T) {
 	}
 }
 
-// TestReporter: whoever keeps what is told has, at any time, a load that does not differ from the true one and is no older than the
-// time between two tellings.
+// TestReporter: the last reported loads do not, at any time, differ from the true ones, and are no
+// older than the refresh interval.
 func TestReporter(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var r Reporter
@@ -91,7 +91,7 @@ func TestReporter(t *testing.T) {
 	})
 }
 
-// TestReporterIsQuiet: a load that stays is told once in RefreshEvery.
+// TestReporterIsQuiet: an unchanged load is reported once per RefreshEvery.
 func TestReporterIsQuiet(t *testing.T) {
 	var r Reporter
 	told := 0
@@ -103,7 +103,8 @@ func TestReporterIsQuiet(t *testing.T) {
 	}
 }
 
-// TestReporterInTime: however far two looks are apart, a load that stays is told again before schedulers stop going by it, and before it is forgotten.
+// TestReporterInTime: for any sampling interval, an unchanged load is reported again before
+// schedulers stop using it, and before it is removed.
 func TestReporterInTime(t *testing.T) {
 	for _, every := range []time.Duration{MinSample, SampleEvery, 3 * time.Second, 4 * time.Second, 5 * time.Second, 7 * time.Second, MaxSample} {
 		var r Reporter
@@ -127,7 +128,8 @@ func TestReporterInTime(t *testing.T) {
 	}
 }
 
-// TestPace: it is that of the fastest host, as long as that is heard; never slower than usual.
+// TestPace: the pace is that of the fastest host while its reports arrive; never slower than the
+// default.
 func TestPace(t *testing.T) {
 	var p Pace
 	at := func(s int) time.Time { return epoch.Add(time.Duration(s) * time.Second) }
@@ -153,7 +155,7 @@ func TestPace(t *testing.T) {
 	}
 }
 
-// naive is a Table without order: all that was ever put.
+// naive is a Table without order: every load that was ever put.
 type naive []row
 
 func (n naive) newest(k Key, now time.Time) (row, bool) {
@@ -165,7 +167,8 @@ func (n naive) newest(k Key, now time.Time) (row, bool) {
 	return row{}, false
 }
 
-// TestTable compares the table with all that was ever put, and lets two listeners follow it, of which one leaves out an origin.
+// TestTable compares the table with all loads ever put, and lets two readers follow it, one of
+// which excludes an origin.
 func TestTable(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		table, all := NewTable(), naive{}
@@ -222,8 +225,9 @@ func TestTable(t *testing.T) {
 	})
 }
 
-// TestTally: things begin and end, some unseen, while looks at all of them pass through their places. What is known is never farther
-// from the truth than what began and ended during the last look, and nothing was missed since.
+// TestTally: items begin and end, some unseen, while scans of all items pass through their places.
+// The tally's error is never larger than the number of items that began and ended during the last
+// scan, and no later event is missed.
 func TestTally(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const places = 8
@@ -279,7 +283,7 @@ func TestTallyBeginsWithNone(t *testing.T) {
 	if _, known := tally.Now(5, 3); known {
 		t.Error("it knows before anybody looked")
 	}
-	tally.None(5, 8) // more ended than began: counts of another that had them before
+	tally.None(5, 8) // more ended than began: the counts include items from before
 	if n, known := tally.Now(7, 9); !known || n != 1 {
 		t.Errorf("%d (%v), want 1", n, known)
 	}
@@ -322,7 +326,7 @@ func TestCPU(t *testing.T) {
 	if got[10] != 0 || got[20] != 750 || got[15] != 375 || got[25] != 375 || got[39] != 0 {
 		t.Errorf("shares %v", got)
 	}
-	// At any pace; of looks that are further apart what was between them.
+	// For any interval. With long intervals the share is that between two samples.
 	for every, want := range map[time.Duration]uint16{10 * time.Millisecond: 100, 2 * time.Second: 1000} {
 		c := CPU{Every: every}
 		for range 200 {

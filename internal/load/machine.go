@@ -11,10 +11,11 @@ import (
 	"time"
 )
 
-// Ticks are what the processors of a machine did since it started, in any unit.
+// Ticks is the processor time of a machine since its start, in any unit.
 type Ticks struct{ Busy, All uint64 }
 
-// ParseTicks reads the first line of /proc/stat (proc_stat(5)). Waiting for discs is idle; time that another guest of the machine below has is busy.
+// ParseTicks reads the first line of /proc/stat (proc_stat(5)). I/O wait counts as idle; time
+// stolen by other guests of the hypervisor counts as busy.
 func ParseTicks(r io.Reader) (Ticks, error) {
 	line, err := bufio.NewReader(r).ReadString('\n')
 	if err != nil && !errors.Is(err, io.EOF) {
@@ -39,18 +40,19 @@ func ParseTicks(r io.Reader) (Ticks, error) {
 	return out, nil
 }
 
-// cpuWindow is the time that a CPU's share is of, or the time between two samples when that is longer: the kernel counts hundredths of seconds, too coarse for
-// SampleEvery.
+// cpuWindow is the period of a CPU's share, or the time between two samples if that is longer,
+// because the kernel counts hundredths of seconds, too coarse for SampleEvery.
 const cpuWindow = time.Second
 
-// CPU is the share of the processors that was busy within the last second.
+// CPU computes the share of the processors that was busy within the last second.
 type CPU struct {
 	// Every is the time between two samples; 0 for SampleEvery.
 	Every   time.Duration
 	samples []Ticks // the newest last
 }
 
-// Sampled takes in a sample and tells the share in thousandths; false: there is none before it, or the clock stood still.
+// Sampled adds a sample and returns the share in thousandths; false: it is the first sample, or the
+// clock did not advance.
 func (c *CPU) Sampled(t Ticks) (uint16, bool) {
 	c.samples = append(c.samples, t)
 	if most := max(int(cpuWindow/cmp.Or(c.Every, SampleEvery)), 1) + 1; len(c.samples) > most {

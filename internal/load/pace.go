@@ -5,13 +5,14 @@ import (
 	"time"
 )
 
-// Pace is how often the fastest of the hosts that were heard lately looks at its servers. The zero Pace has heard nothing.
+// Pace is the sampling interval of the fastest host with a recent report. The zero Pace has
+// received no report.
 type Pace struct {
 	every time.Duration
 	at    time.Time
 }
 
-// Heard takes in loads that came at a time.
+// Heard processes loads that arrived at a time.
 func (p *Pace) Heard(members []Member, now time.Time) {
 	for _, m := range members {
 		if i := m.Interval(); i <= p.Every(now) {
@@ -20,7 +21,7 @@ func (p *Pace) Heard(members []Member, now time.Time) {
 	}
 }
 
-// Every is the time between two looks of that host: never longer than SampleEvery.
+// Every returns the sampling interval of that host: never longer than SampleEvery.
 func (p *Pace) Every(now time.Time) time.Duration {
 	if now.Sub(p.at) >= StaleAfter {
 		return SampleEvery

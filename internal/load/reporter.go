@@ -2,23 +2,24 @@ package load
 
 import "time"
 
-// Reporter decides what of the loads of one host is told: what changed at once, everything else within RefreshEvery, or each time when looks are
-// longer apart than that. The zero Reporter has told nothing.
+// Reporter selects the loads of one host to report: changed ones immediately, all others within
+// RefreshEvery, or every time if the sampling interval is longer. The zero Reporter has reported
+// nothing.
 type Reporter struct {
 	told map[Key]told
 }
 
-// told is what was told last of a member.
+// told is the last reported load of a member.
 type told struct {
 	Load
 	at time.Time
 }
 
-// Afresh makes everything worth telling: whoever listens knows nothing.
+// Afresh makes all loads due, for a receiver without any.
 func (r *Reporter) Afresh() { r.told = nil }
 
-// Report returns those of the loads there are that are to be told now, in their order. Members that are not among them are forgotten: nobody
-// needs to hear that they are gone.
+// Report returns those of the current loads that are due now, in their order. It forgets members
+// that are not among them, because their removal is not reported.
 func (r *Reporter) Report(all []Member, now time.Time) []Member {
 	next := make(map[Key]told, len(all))
 	var out []Member

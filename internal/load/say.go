@@ -7,13 +7,14 @@ import (
 	"strings"
 )
 
-// MaxWords bounds in bytes what an application says at a time.
+// MaxWords limits a message of an application in bytes.
 const MaxWords = 256
 
-// allowedGiven is what an application's load must be.
+// allowedGiven describes a valid load of an application.
 const allowedGiven = "must be a number from 0 to 1e9, such as 0.75"
 
-// ParseGiven reads a load that an application gives: a decimal number, spaces and line ends around it do not count.
+// ParseGiven parses a load that an application reports: a decimal number, with optional spaces and
+// line ends around it.
 func ParseGiven(text string) (float32, error) {
 	text = strings.TrimSpace(text)
 	v, err := strconv.ParseFloat(text, 32)
@@ -23,14 +24,14 @@ func ParseGiven(text string) (float32, error) {
 	return float32(v), nil
 }
 
-// Said is what an application says by the socket of its host.
+// Said is a report of an application over the socket of its host.
 type Said struct {
-	// Server is whom it speaks for; port 0 is all of its ports.
+	// Server is the server that the report is for; port 0 means all of its ports.
 	Server netip.AddrPort
 	Given  float32
 }
 
-// ParseSaid reads a line: a server's address, with or without :port, and its load.
+// ParseSaid parses a line: a server's address, with or without :port, and its load.
 func ParseSaid(line string) (Said, error) {
 	fields := strings.Fields(line)
 	if len(fields) != 2 {
@@ -49,7 +50,7 @@ func ParseSaid(line string) (Said, error) {
 	return Said{server, given}, err
 }
 
-// Short is a text that is quoted in an error.
+// Short returns text, truncated for an error message.
 func Short(text string) string {
 	const most = 64
 	if len(text) > most {

@@ -30,7 +30,7 @@ func TestParseSaid(t *testing.T) {
 	}
 }
 
-// FuzzParseSaid: whatever is taken is a load that counts, and comes back from what it says.
+// FuzzParseSaid: every accepted line is a valid load, and parses again from its text.
 func FuzzParseSaid(f *testing.F) {
 	for _, s := range []string{"10.20.1.11:8080 0.75", "2001:db8::1 1e3", "fe80::1%eth0 1", "[::]:0 0", "x", "1.2.3.4 -0"} {
 		f.Add(s)

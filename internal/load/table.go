@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// Table has the newest load of each member, in the order in which they came, so that what came since a moment is found without a look at
-// the rest. It is not safe for concurrent use.
+// Table holds the newest load of each member, in order of arrival, so that recent loads are found
+// without scanning the rest. It is not safe for concurrent use.
 type Table struct {
-	entries map[Key]*list.Element // of row
-	order   *list.List            // by number, and so by time
+	entries map[Key]*list.Element // elements hold a row
+	order   *list.List            // by number, and therefore by time
 	count   uint64
 }
 
@@ -21,10 +21,10 @@ type row struct {
 	at     time.Time
 }
 
-// NewTable makes an empty table.
+// NewTable returns an empty table.
 func NewTable() *Table { return &Table{entries: map[Key]*list.Element{}, order: list.New()} }
 
-// Put takes in loads at a time not before that of the last Put. origin says where they came from, for Since.
+// Put adds loads at a time not before that of the last Put. origin is their source, for Since.
 func (t *Table) Put(members []Member, origin string, now time.Time) {
 	for _, m := range members {
 		t.count++
@@ -39,7 +39,7 @@ func (t *Table) Put(members []Member, origin string, now time.Time) {
 	t.Expire(now)
 }
 
-// Expire forgets what does not count any more.
+// Expire removes loads that are no longer valid.
 func (t *Table) Expire(now time.Time) {
 	for e := t.order.Front(); e != nil && now.Sub(e.Value.(row).at) >= StaleAfter; e = t.order.Front() {
 		delete(t.entries, e.Value.(row).Key)
@@ -53,7 +53,7 @@ func (t *Table) Of(k Key, now time.Time) (Load, bool) {
 	return l, known
 }
 
-// Told is the newest load of a member and when it came.
+// Told returns the newest load of a member and its arrival time.
 func (t *Table) Told(k Key, now time.Time) (Load, time.Time, bool) {
 	e := t.entries[k]
 	if e == nil || now.Sub(e.Value.(row).at) >= StaleAfter {
@@ -63,8 +63,8 @@ func (t *Table) Told(k Key, now time.Time) (Load, time.Time, bool) {
 	return r.Load, r.at, true
 }
 
-// Since returns what came after the load of this number that counts and is not of an origin that is left out, the oldest first and each
-// member once, and the number to ask with next. 0 is the number before all.
+// Since returns the valid loads after the given number whose origin is not excluded, oldest first
+// and each member once, and the number for the next call. Start with 0.
 func (t *Table) Since(number uint64, now time.Time, leave func(origin string) bool) ([]Member, uint64) {
 	var out []Member
 	for e := t.order.Back(); e != nil && e.Value.(row).number > number; e = e.Prev() {
@@ -82,5 +82,5 @@ func (t *Table) Since(number uint64, now time.Time, leave func(origin string) bo
 	return out, t.count
 }
 
-// Len is how many members have a load.
+// Len returns the number of members with a load.
 func (t *Table) Len() int { return len(t.entries) }

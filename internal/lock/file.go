@@ -13,20 +13,22 @@ import (
 // ErrTaken is the error of a lock that another process holds.
 var ErrTaken = errors.New("another process holds it")
 
-// File is a lock file that this process holds. The kernel releases it when the process ends. It is safe for concurrent use.
+// File is a lock file that this process holds. The kernel releases it when the process ends. It is
+// safe for concurrent use.
 type File struct {
 	path string
-	// prepare makes the directory of the file.
+	// prepare creates the directory of the file.
 	prepare func() error
-	// temporary: the file is removed with the end of the lock.
+	// temporary: the file is removed when the lock is released.
 	temporary bool
 
 	mu sync.Mutex
 	f  *os.File
 }
 
-// Take locks the file at path, with the process's id in it, and makes its directory with mode 0700 where it is missing. The error is
-// ErrTaken, with the id of the process that holds the lock, if there is one.
+// Take locks the file at path and writes the process id into it. It creates the directory with mode
+// 0700 if it is missing. The error is ErrTaken, with the id of the process that holds the lock, if
+// there is one.
 func Take(path string) (*File, error) {
 	l := &File{path: path, prepare: func() error { return makeDirectory(filepath.Dir(path)) }}
 	if err := l.lock(); err != nil {
@@ -35,7 +37,8 @@ func Take(path string) (*File, error) {
 	return l, nil
 }
 
-// makeDirectory makes a directory that its owner alone may enter, in directories that all users may enter: others have files there, too.
+// makeDirectory creates a directory that only its owner may access, in directories that all users
+// may access, because other users have files there.
 func makeDirectory(dir string) error {
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		return err
@@ -43,7 +46,7 @@ func makeDirectory(dir string) error {
 	return os.MkdirAll(dir, 0o700)
 }
 
-// lock takes the lock of the file that is at the path, and releases the one that it had before.
+// lock locks the file at the path, and releases the previous one.
 func (l *File) lock() error {
 	if err := l.prepare(); err != nil {
 		return fmt.Errorf("make directory of the lock: %w", err)
@@ -67,8 +70,9 @@ func (l *File) lock() error {
 	}
 }
 
-// Tend locks the file at the path again if it is another one than this process holds, or is gone: somebody removed the file or its
-// directory. restored reports that it did. The error is ErrTaken if another process has locked the new file meanwhile.
+// Tend locks the file at the path again if it is missing or not the one that this process holds,
+// because the file or its directory was removed. restored reports that it did. The error is
+// ErrTaken if another process has locked the new file meanwhile.
 func (l *File) Tend() (restored bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -92,7 +96,8 @@ func (l *File) isOwnLocked() (bool, error) {
 	return err == nil && os.SameFile(held, found), nil
 }
 
-// Close releases the lock. The file of a run directory stays, that of a network namespace is removed.
+// Close releases the lock. The file of a run directory stays, that of a network namespace is
+// removed.
 func (l *File) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

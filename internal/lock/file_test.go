@@ -11,7 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestFile: a second process is refused, also after the file or its directory was removed, once the first has tended its lock.
+// TestFile: a second process is refused, also after the file or its directory was removed and the
+// first process called Tend.
 func TestFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "shunt", "run", "agent.lock")
 	own, err := Take(path)
@@ -72,7 +73,7 @@ func TestFile(t *testing.T) {
 	third.Close()
 }
 
-// TestFullDisk: a lock needs no room for the process's id.
+// TestFullDisk: a lock works without space for the process id.
 func TestFullDisk(t *testing.T) {
 	dir := t.TempDir()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=4096"); err != nil {

@@ -1,4 +1,4 @@
-// Package lock lets one agent of a role run in a network namespace.
+// Package lock ensures that only one agent of a role runs in a network namespace.
 package lock
 
 import (
@@ -13,15 +13,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Directory is where the lock files are: one for each role and network namespace. It belongs to the user of the agents, root, and only this
-// user may enter it: no other user can hold a lock.
+// Directory contains the lock files: one for each role and network namespace. It belongs to the
+// user of the agents, root, and only this user may access it, so no other user can hold a lock.
 const Directory = "/run/shunt/locks"
 
-// maxPID bounds what is read of a lock file, in bytes.
+// maxPID limits the bytes that are read from a lock file.
 const maxPID = 32
 
-// Namespace locks the network namespace of the calling thread for an agent of a role: "mux" or "host". The error of a second agent names
-// the process that holds the lock. The kernel releases the lock when the process ends.
+// Namespace locks the network namespace of the calling thread for an agent of a role: "mux" or
+// "host". The error of a second agent names the process that holds the lock. The kernel releases
+// the lock when the process ends.
 func Namespace(role string) (*File, error) { return namespace(Directory, role) }
 
 func namespace(dir, role string) (*File, error) {
@@ -43,7 +44,8 @@ func namespace(dir, role string) (*File, error) {
 	return l, nil
 }
 
-// protect makes the directory, and refuses one that others than its owner may use, or that belongs to another user.
+// protect creates the directory, and refuses one that other users may access, or that belongs to
+// another user.
 func protect(dir string) error {
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		return err
@@ -66,7 +68,8 @@ func protect(dir string) error {
 	return nil
 }
 
-// take locks the file at path and writes the process's id into it. It returns nil when the locked file is not the one at path any more.
+// take locks the file at path and writes the process id into it. It returns nil if the locked file
+// is no longer the one at path.
 func take(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -88,14 +91,14 @@ func take(path string) (*os.File, error) {
 		f.Close()
 		return nil, err
 	}
-	// A full disk keeps the process's id out of the file, and no agent from its work.
+	// On a full disk the process id is missing, but the agent still runs.
 	if err := f.Truncate(0); err == nil {
 		f.WriteAt([]byte(strconv.Itoa(os.Getpid())), 0) //nolint:errcheck // see above
 	}
 	return f, nil
 }
 
-// holder names the process that a lock file names, if it names one.
+// holder returns the process that a lock file names, if any.
 func holder(path string) string {
 	f, err := os.Open(path)
 	if err != nil {

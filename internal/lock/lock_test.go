@@ -11,7 +11,7 @@ import (
 	"github.com/shuntlb/shunt/internal/netdev"
 )
 
-// in runs f in a network namespace of its own.
+// in runs f in a network namespace.
 func in(t *testing.T, name string, f func() error) {
 	t.Helper()
 	if err := netdev.In(name, f); err != nil {
@@ -29,7 +29,8 @@ func newNamespace(t *testing.T, suffix string) string {
 	return name
 }
 
-// TestOneAgentPerNamespace: a second agent of a role is refused with the process that holds the lock; one of another role or namespace is not.
+// TestOneAgentPerNamespace: a second agent of a role is refused with the process that holds the
+// lock; one of another role or namespace is not.
 func TestOneAgentPerNamespace(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "locks")
 	first, second := newNamespace(t, "a"), newNamespace(t, "b")
@@ -72,7 +73,8 @@ func TestOneAgentPerNamespace(t *testing.T) {
 	}
 }
 
-// TestAbstractSocketsHinderNoAgent: any local user can bind the name that agents of former builds locked with.
+// TestAbstractSocketsHinderNoAgent: an abstract socket with the lock name of earlier builds, which
+// any local user can bind, does not stop an agent.
 func TestAbstractSocketsHinderNoAgent(t *testing.T) {
 	in(t, newNamespace(t, "c"), func() error {
 		l, err := net.Listen("unix", "@shunt-mux")
@@ -88,7 +90,7 @@ func TestAbstractSocketsHinderNoAgent(t *testing.T) {
 	})
 }
 
-// TestDirectoryOfOthersIsRefused: no lock is taken where others could hold it.
+// TestDirectoryOfOthersIsRefused: no lock is taken in a directory that other users can access.
 func TestDirectoryOfOthersIsRefused(t *testing.T) {
 	for name, make := range map[string]func(dir string) error{
 		"must be 0700": func(dir string) error {

@@ -111,7 +111,7 @@ type noAccess struct{ id string }
 
 func (e noAccess) Error() string { return "access " + e.id + ": not found" }
 
-// createAccess stores a new token.
+// createAccess makes and stores an access token.
 func (m *Manager) createAccess(ctx context.Context, req *apiv1.CreateAccessRequest, ttl time.Duration) (token.Access, *apiv1.Access, error) {
 	random := make([]byte, token.RandomBytes)
 	rand.Read(random)

@@ -57,7 +57,7 @@ func (a memberAPI) Admit(ctx context.Context, req *connect.Request[apiv1.AdmitRe
 	return connect.NewResponse(out), nil
 }
 
-// useManagerToken uses a join token to admit the key of a request, and removes the key from an
+// useManagerToken uses a join token to admit the key of a request, and excludes the key from an
 // earlier revocation of the manager's name.
 func (m *Manager) useManagerToken(ctx context.Context, in *apiv1.AdmitRequest) error {
 	key, err := pki.RequestKeyHash(in.GetCsr())

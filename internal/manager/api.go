@@ -55,7 +55,7 @@ func (a api) Get(ctx context.Context, req *connect.Request[apiv1.GetRequest]) (*
 	if err != nil {
 		return nil, fault(err)
 	}
-	// A request for one object was already authorized by the interceptor.
+	// For a request by name, the interceptor checks the response.
 	sees := func(r *record) bool { return req.Msg.GetName() != "" || identityOf(ctx).seesRecord(r) }
 	rev, objs := a.m.view.objectsThat(sees, kind, req.Msg.GetName())
 	if len(objs) == 0 && req.Msg.GetName() != "" {

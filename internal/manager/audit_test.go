@@ -11,7 +11,7 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// writeAudit lets the audit log be written once.
+// writeAudit runs the audit writer once and returns the time of its next run.
 func (s *scribe) writeAudit() time.Time {
 	s.t.Helper()
 	next, err := s.audit.write(s.t.Context(), s.clock.Now())
@@ -30,7 +30,8 @@ func (s *scribe) readAudit(req *apiv1.AuditRequest) []*apiv1.AuditEntry {
 	return out
 }
 
-// TestAuditIsPartOfTheWrite: the entry has the revision of what it tells, and a write that fails has none.
+// TestAuditIsPartOfTheWrite checks that an audit entry has the revision of its write, and that a
+// write that fails has no entry.
 func TestAuditIsPartOfTheWrite(t *testing.T) {
 	s := newScribe(t)
 	objs := crowd(2, 1, 1)
@@ -39,7 +40,8 @@ func TestAuditIsPartOfTheWrite(t *testing.T) {
 	if _, _, err := s.m.remove(t.Context(), []ref{{"Service", "nope"}}, false, false); err == nil {
 		t.Fatal("a service that is not there was deleted")
 	}
-	if _, _, err := s.m.remove(t.Context(), []ref{{"Service", "s1"}}, true, false); err != nil { // dry run
+	// dry run
+	if _, _, err := s.m.remove(t.Context(), []ref{{"Service", "s1"}}, true, false); err != nil {
 		t.Fatal(err)
 	}
 	if _, _, err := s.m.createToken(t.Context(), &apiv1.StoredToken{Node: "mux1", Role: "mux"}, time.Hour); err != nil {
@@ -61,7 +63,7 @@ func TestAuditIsPartOfTheWrite(t *testing.T) {
 	}
 }
 
-// TestAuditHasNoSecrets looks for a token's secret wherever the log is.
+// TestAuditHasNoSecrets checks that the audit log in the store has no token's secret.
 func TestAuditHasNoSecrets(t *testing.T) {
 	s := newScribe(t)
 	tok, _, err := s.m.createToken(t.Context(), &apiv1.StoredToken{Node: "mux1", Role: "mux"}, time.Hour)
@@ -82,7 +84,8 @@ func refusal(who, from, why string) *apiv1.AuditEntry {
 	return &apiv1.AuditEntry{Who: who, From: from, Call: "Apply", Refused: why}
 }
 
-// TestRefusalsOfOneCaller: a million cost one entry at a time, and every one is counted.
+// TestRefusalsOfOneCaller checks that many refusals cost one entry at a time, and that every one is
+// counted.
 func TestRefusalsOfOneCaller(t *testing.T) {
 	s := newScribe(t)
 	for second := range 30 {
@@ -107,7 +110,7 @@ func TestRefusalsOfOneCaller(t *testing.T) {
 	}
 }
 
-// TestRefusalsOfManyCallers: they cost one entry a second, and bounded memory.
+// TestRefusalsOfManyCallers checks that refusals cost one entry a second, and bounded memory.
 func TestRefusalsOfManyCallers(t *testing.T) {
 	s := newScribe(t)
 	waiting := 0
@@ -139,8 +142,8 @@ func TestRefusalsOfManyCallers(t *testing.T) {
 	}
 }
 
-// TestRefusalsHideNoOthers: somebody who is refused for ever new reasons, from as many addresses of a /48 as there are, hides none of another
-// source, and neither delays it.
+// TestRefusalsHideNoOthers checks that a client that is refused for ever new reasons, from all
+// addresses of a /48, neither hides nor delays refusals of another source.
 func TestRefusalsHideNoOthers(t *testing.T) {
 	for name, from := range map[string]func(i int) string{
 		"one address": func(int) string { return "192.0.2.7:1" },
@@ -182,7 +185,8 @@ func TestRefusalsHideNoOthers(t *testing.T) {
 	}
 }
 
-// TestOthersPushNothingOut: refusals and what tenants did have shares of their own in the log.
+// TestOthersPushNothingOut checks that refusals and the entries of tenants have shares of their own
+// in the log.
 func TestOthersPushNothingOut(t *testing.T) {
 	s := newScribe(t)
 	s.audit.pages.bounds = bounds{bytes: 20_000, of: classBytes{pageRefused: 5_000, pageTenants: 4_000}, age: time.Hour}
@@ -215,7 +219,7 @@ func TestOthersPushNothingOut(t *testing.T) {
 	}
 }
 
-// TestAuditAnswersWithTheNewest: as many as were asked for.
+// TestAuditAnswersWithTheNewest checks that Audit returns the newest entries, as many as requested.
 func TestAuditAnswersWithTheNewest(t *testing.T) {
 	s := newScribe(t)
 	s.apply(crowd(1, 1, 1)...)
@@ -231,7 +235,7 @@ func TestAuditAnswersWithTheNewest(t *testing.T) {
 	if len(got) != 3 || !strings.Contains(got[0].GetWhat()[0], "mux27") || !strings.Contains(got[2].GetWhat()[0], "mux29") {
 		t.Errorf("got %v", got)
 	}
-	// What is swept while it is read is left out.
+	// Entries that are swept during the read are left out.
 	pages, _, _ := s.m.view.audit.since(0, time.Time{})
 	if _, err := s.m.commit(t.Context(), store.Txn{Ops: []store.Op{store.Delete(pages[0].key)}}); err != nil {
 		t.Fatal(err)

@@ -22,7 +22,7 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// ca reads the manager's CA, as only the manager itself can.
+// ca reads the manager's CA from its data directory, as only the manager itself can.
 func (r *rig) ca() *pki.CA {
 	r.t.Helper()
 	cert, err := os.ReadFile(filepath.Join(r.path, "pki", "ca.crt"))
@@ -40,7 +40,8 @@ func (r *rig) ca() *pki.CA {
 	return ca
 }
 
-// as is the TLS configuration of somebody with a certificate of ca; of nobody when the role is "none".
+// as returns the TLS configuration of a client with a certificate of ca, or without one if the role
+// is "none".
 func (r *rig) as(ca *pki.CA, name, role string) *tls.Config {
 	r.t.Helper()
 	cfg := &tls.Config{RootCAs: r.adminTLS().RootCAs, ServerName: pki.ServerName}
@@ -138,7 +139,7 @@ func TestForeignCertificatesAreRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	foreign := r.as(other, "admin", "admin")
-	// It is shown though the manager asks for others.
+	// The client sends it although the manager requests a certificate of other CAs.
 	foreign.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &foreign.Certificates[0], nil }
 	m := shuntv1connect.NewManagerClient(r.httpClient(foreign), "https://"+r.addr)
 	if _, err := m.Get(t.Context(), connect.NewRequest(&apiv1.GetRequest{Kind: "Node"})); err == nil {
@@ -156,7 +157,8 @@ func TestForeignCertificatesAreRefused(t *testing.T) {
 	if err := get(t, shuntv1connect.NewManagerClient(r.httpClient(late), "https://"+r.addr)); err == nil {
 		t.Error("a certificate that has expired was accepted")
 	}
-	// The client may try more than once: entries do not tell by their number whether all are there.
+	// The client may try more than once, so the number of entries does not prove that all are
+	// there.
 	r.refusalsUntil(func(all []*apiv1.AuditEntry) bool {
 		found := map[string]bool{}
 		for _, e := range all {
@@ -192,7 +194,7 @@ func TestTokens(t *testing.T) {
 	for name, c := range map[string]struct {
 		token, node, role string
 		csr               []byte
-		want              connect.Code // 0: welcome
+		want              connect.Code // 0: accepted
 	}{
 		"good":            {good, "mux1", "mux", same, 0},
 		"good again":      {good, "mux1", "mux", same, 0},

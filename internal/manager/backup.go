@@ -18,15 +18,18 @@ import (
 )
 
 const (
-	// backupChunk bounds a message of Backup.
+	// backupChunk is the maximum size of a message of Backup.
 	backupChunk = 256 << 10
-	// backupPatience is how long a message may stay unread until the backup is given up: others wait for it.
+	// backupPatience is how long a message may stay unread before the backup is aborted, because
+	// other callers wait for it.
 	backupPatience = 30 * time.Second
 )
 
-// Backup implements the API. Any member serves it: what was acknowledged before the call is in it.
+// Backup implements the API. Any member serves it. The backup holds every write acknowledged before
+// the call.
 func (a api) Backup(ctx context.Context, _ *connect.Request[apiv1.BackupRequest], stream *connect.ServerStream[apiv1.BackupResponse]) error {
-	// One at a time: each holds the whole state in memory until its reader has it.
+	// Backups run one at a time, because each holds the whole state in memory until its caller has
+	// read it.
 	select {
 	case a.m.backingUp <- struct{}{}:
 	case <-ctx.Done():
@@ -39,7 +42,8 @@ func (a api) Backup(ctx context.Context, _ *connect.Request[apiv1.BackupRequest]
 	if err != nil {
 		return fault(err)
 	}
-	// It has every secret of the cluster: who got it is told whether the stream breaks or not.
+	// A backup has every secret of the cluster, so the audit log records the caller whether the
+	// stream breaks or not.
 	h := archive.Header
 	a.m.audited(a.m.auditEntry(ctx, fmt.Sprintf("revision %d, epoch %d, %d keys", h.Revision, h.Epoch, h.Keys)))
 	sending := &writing{response: responseOf(ctx)}
@@ -57,7 +61,7 @@ func (a api) Backup(ctx context.Context, _ *connect.Request[apiv1.BackupRequest]
 	return nil
 }
 
-// endUnread ends a backup whose caller does not read it, until ctx ends.
+// endUnread aborts a backup whose caller does not read it. It runs until ctx ends.
 func (m *Manager) endUnread(ctx context.Context, sending *writing) {
 	for {
 		select {
@@ -71,7 +75,7 @@ func (m *Manager) endUnread(ctx context.Context, sending *writing) {
 	}
 }
 
-// chunks sends what is written in messages of at most backupChunk.
+// chunks sends written bytes in messages of at most backupChunk.
 type chunks struct {
 	stream  *connect.ServerStream[apiv1.BackupResponse]
 	sending *writing
@@ -91,7 +95,7 @@ func (c chunks) Write(b []byte) (n int, err error) {
 	return n, nil
 }
 
-// archive reads the state at one revision, which holds everything that was acknowledged before the call.
+// archive reads the state at one revision that includes every write acknowledged before the call.
 func (m *Manager) archive(ctx context.Context) (*backup.Archive, error) {
 	if err := m.catchUp(ctx); err != nil {
 		return nil, err
@@ -107,7 +111,7 @@ func (m *Manager) archive(ctx context.Context) (*backup.Archive, error) {
 		if kv.Key != keyCAChange {
 			continue
 		}
-		// One may have begun since the check above.
+		// A replacement may have begun since the check above.
 		if c, err := parseCAChange(kv.Value); err != nil {
 			return nil, err
 		} else if c.underWay() {
@@ -140,11 +144,11 @@ func (m *Manager) archive(ctx context.Context) (*backup.Archive, error) {
 	return a, nil
 }
 
-// transient tells whether a key is of members that are up, and of no use to others.
+// transient reports whether a key belongs to running members and is of no use in a backup.
 func transient(key string) bool { return key == keyLeader || strings.HasPrefix(key, dirManagers) }
 
-// readArchive makes a view of the archive's keys, as a member would that starts with them: it is the proof that they can
-// be read. The secrets must be those that the keys belong to.
+// readArchive builds a view from the archive's keys, like a member that starts with them, which
+// proves that the keys can be read. The secrets must be those that the keys belong to.
 func readArchive(a *backup.Archive, newest int64) (*view, error) {
 	s, err := archiveSecrets(a)
 	if err != nil {
@@ -173,8 +177,8 @@ func readArchive(a *backup.Archive, newest int64) (*view, error) {
 	return v, nil
 }
 
-// CheckBackup tells whether a cluster can be restored from the archive: its header says what is in it, its secrets belong to
-// its keys, and every key can be read.
+// CheckBackup returns an error unless a cluster can be restored from the archive: its header
+// matches its content, its secrets belong to its keys, and every key can be read.
 func CheckBackup(a *backup.Archive) error {
 	if a.Header.Schema != schemaText(Schema) && a.Header.Schema != schemaText(Schema-1) {
 		return fmt.Errorf("schema %q: must be %d or %d: it needs another version of shunt, such as %s, which wrote it", a.Header.Schema, Schema, Schema-1, a.Header.Version)
@@ -192,9 +196,10 @@ func CheckBackup(a *backup.Archive) error {
 	return nil
 }
 
-// ForeignInBackup returns the faults that objects of an archive have by the rules of who owns which address, as an administrator's apply of all of
-// them would have. A restore takes them all the same: it brings back the state that was, and objects from before a Tenant listed its addresses keep
-// what they name.
+// ForeignInBackup returns the faults of an archive's objects under the rules of address ownership,
+// as if an administrator applied all of them. A restore accepts them all the same, because it
+// brings back the previous state, and objects from before a Tenant listed its addresses keep the
+// addresses they name.
 func ForeignInBackup(a *backup.Archive) ([]lb.Violation, error) {
 	v, err := readArchive(a, Schema)
 	if err != nil {
@@ -207,7 +212,7 @@ func ForeignInBackup(a *backup.Archive) ([]lb.Violation, error) {
 	return lb.NewState().Foreign(lb.Claimant{}, all...), nil
 }
 
-// countKeys counts what the keys hold: objects by kind, all else by its directory.
+// countKeys counts objects by kind, and all other keys by their directory.
 func countKeys(keys []backup.Key) map[string]int {
 	out := map[string]int{}
 	for _, k := range keys {

@@ -12,8 +12,9 @@ import (
 	"github.com/shuntlb/shunt/internal/manager"
 )
 
-// TestRestoreNamesForeignAddresses: a backup with a service that names addresses of another Tenant, stored before that Tenant listed them, is restored, and the fields
-// are named; one without such has no fault.
+// TestRestoreNamesForeignAddresses restores a backup with a service whose addresses another Tenant
+// listed later, and checks that the fields are reported. A backup without such a service has no
+// fault.
 func TestRestoreNamesForeignAddresses(t *testing.T) {
 	r := newRig(t, nil)
 	r.apply(network(), hostNode(1), hostNode(2), owning("media", "2", "32"), ofTenant("shop-web", "shop", 17))
@@ -21,7 +22,7 @@ func TestRestoreNamesForeignAddresses(t *testing.T) {
 	if err != nil || len(faults) != 0 {
 		t.Fatalf("nothing foreign: %v, %v", faults, err)
 	}
-	// The store is changed past the rules, as by a build that did not have them.
+	// Bypass the rules, as a build without them would.
 	a := r.backup()
 	for i := range a.Keys {
 		if !strings.HasSuffix(a.Keys[i].Name, "shop-web") {

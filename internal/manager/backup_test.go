@@ -31,7 +31,7 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// download makes a backup.
+// download reads a backup from a manager.
 func download(t *testing.T, c shuntv1connect.ManagerClient) ([]byte, error) {
 	t.Helper()
 	stream, err := c.Backup(t.Context(), connect.NewRequest(&apiv1.BackupRequest{}))
@@ -62,7 +62,8 @@ func (r *rig) backup() *backup.Archive {
 	return a
 }
 
-// restore stops the manager, loses all that it had, and starts one with what the backup has, at the same address.
+// restore stops the manager, discards its directory and store, and starts one from the backup at
+// the same address.
 func (r *rig) restore(a *backup.Archive) {
 	r.t.Helper()
 	r.stop()
@@ -79,7 +80,7 @@ func (r *rig) restore(a *backup.Archive) {
 	r.start()
 }
 
-// content is what a store has under these directories and keys.
+// content returns the keys and values of a store under these directories and keys.
 func content(t *testing.T, s store.Store, prefixes ...string) map[string]string {
 	t.Helper()
 	out := map[string]string{}
@@ -95,7 +96,7 @@ func content(t *testing.T, s store.Store, prefixes ...string) map[string]string 
 	return out
 }
 
-// archived is what an archive has there.
+// archived returns the keys and values of an archive under these directories and keys.
 func archived(a *backup.Archive, prefixes ...string) map[string]string {
 	out := map[string]string{}
 	for _, k := range a.Keys {
@@ -106,7 +107,7 @@ func archived(a *backup.Archive, prefixes ...string) map[string]string {
 	return out
 }
 
-// kept are the directories that a restore brings back as they were.
+// kept lists the directories that a restore reproduces exactly.
 var kept = []string{"/shunt/objects/", "/shunt/endpoints/", "/shunt/keys/", "/shunt/tokens/", "/shunt/access/", "/shunt/revoked/", "/shunt/placement/"}
 
 func sameContent(t *testing.T, got, want map[string]string) {
@@ -123,8 +124,9 @@ func sameContent(t *testing.T, got, want map[string]string) {
 	}
 }
 
-// TestBackupRoundTrip: while backends come and go, each backup is the state at one revision, and restored it is the same state:
-// objects, member ids, ring keys, tokens.
+// TestBackupRoundTrip checks that each backup made while backends are added and removed is the
+// state at one revision, and that a restore reproduces it: objects, member ids, ring keys and
+// tokens.
 func TestBackupRoundTrip(t *testing.T) {
 	r := newRig(t, nil)
 	r.apply(network(), hostNode(1), hostNode(2), hostNode(3), muxNode(1), web(1))
@@ -142,7 +144,7 @@ func TestBackupRoundTrip(t *testing.T) {
 		for ctx.Err() == nil {
 			some := []int{1, 2, 3}
 			random.Shuffle(3, func(i, j int) { some[i], some[j] = some[j], some[i] })
-			// Two objects of one write: a snapshot has both or none.
+			// Two objects of one write: a snapshot has both or neither.
 			hosts := some[:1+random.IntN(3)]
 			other := web(hosts...)
 			other.Name, other.VIPs[0] = "web2", other.VIPs[0].Next()
@@ -185,8 +187,9 @@ func TestBackupRoundTrip(t *testing.T) {
 	r.apply(web(1)) // it works
 }
 
-// TestNodesFollowARestoredCluster: a node that obeyed later revisions and a later epoch than the backup's takes the plan of the
-// restored state, with the same member ids and ring keys, and is not believed to obey it before it does.
+// TestNodesFollowARestoredCluster checks a node that applied later revisions and a later epoch than
+// the backup's. It takes the plan of the restored state, with the same member ids and ring keys,
+// and is not reported as up to date before that.
 func TestNodesFollowARestoredCluster(t *testing.T) {
 	r := newRig(t, nil)
 	r.apply(network(), hostNode(1), hostNode(2), muxNode(1), muxNode(2), web(1, 2))
@@ -222,7 +225,8 @@ func TestNodesFollowARestoredCluster(t *testing.T) {
 	}
 }
 
-// TestRestoredIsTold: the audit log has who restored what, events too, and former entries have the revisions that they had.
+// TestRestoredIsTold checks that the audit log and events record the restore and its author, and
+// that earlier entries keep their revisions.
 func TestRestoredIsTold(t *testing.T) {
 	r := newRig(t, nil)
 	want := r.apply(network()).GetRevision()
@@ -260,7 +264,8 @@ func TestRestoredIsTold(t *testing.T) {
 	}
 }
 
-// TestUnreadBackup: a backup whose caller does not read holds the next one up for half a minute, not for ever, and none is refused.
+// TestUnreadBackup checks that a backup whose caller does not read delays the next one for half a
+// minute at most, and that none is refused.
 func TestUnreadBackup(t *testing.T) {
 	fake := clock.NewFake(time.Now())
 	r := newRigAt(t, store.NewMemory(), fake)
@@ -286,7 +291,8 @@ func TestUnreadBackup(t *testing.T) {
 		select {
 		case err = <-next:
 			waits = false
-		case <-time.After(5 * time.Millisecond): // so slowly that a message of the next one is read in time
+		// slow enough for a message of the next one to be read in time
+		case <-time.After(5 * time.Millisecond):
 			fake.Advance(100 * time.Millisecond)
 		}
 	}
@@ -300,7 +306,8 @@ func TestUnreadBackup(t *testing.T) {
 	}
 }
 
-// TestRestoreIntoAnEmptyDirectory: a directory that somebody made is no hindrance, as long as nothing is in it at the end.
+// TestRestoreIntoAnEmptyDirectory checks that an existing data directory is accepted if it is empty
+// at the end.
 func TestRestoreIntoAnEmptyDirectory(t *testing.T) {
 	dir := t.TempDir()
 	if err := manager.BuildDataDir(dir, func(*manager.DataDir) error { return nil }); err != nil {
@@ -319,7 +326,7 @@ func TestRestoreIntoAnEmptyDirectory(t *testing.T) {
 	}
 }
 
-// TestRestoreThroughLinks: a data directory may be elsewhere, behind a link.
+// TestRestoreThroughLinks checks that a data directory may be behind a symbolic link.
 func TestRestoreThroughLinks(t *testing.T) {
 	dir := t.TempDir()
 	real, link := filepath.Join(dir, "real"), filepath.Join(dir, "link")
@@ -342,7 +349,8 @@ func TestRestoreThroughLinks(t *testing.T) {
 	}
 }
 
-// TestBackupIsForAdmins: nobody else gets one, and who tried and who got one is in the audit log.
+// TestBackupIsForAdmins checks that only admins get a backup, and that the audit log records
+// refusals and backups.
 func TestBackupIsForAdmins(t *testing.T) {
 	r := newRig(t, nil)
 	r.apply(&lb.Tenant{Name: "shop"})
@@ -371,7 +379,8 @@ func TestBackupIsForAdmins(t *testing.T) {
 	}
 }
 
-// TestRestoreRefuses: what is not empty stays as it is, and what cannot be restored leaves nothing.
+// TestRestoreRefuses checks that a directory or store that is not empty stays unchanged, and that a
+// failed restore leaves nothing.
 func TestRestoreRefuses(t *testing.T) {
 	r := newRig(t, nil)
 	r.apply(network())
@@ -445,7 +454,7 @@ func onlyObjects(all map[string]string) map[string]string {
 	return out
 }
 
-// brokenStore fails from a number of transactions on.
+// brokenStore fails after a number of transactions.
 type brokenStore struct {
 	store.Store
 	left int
@@ -458,7 +467,8 @@ func (b *brokenStore) Txn(ctx context.Context, t store.Txn) (store.TxnResult, er
 	return b.Store.Txn(ctx, t)
 }
 
-// TestHalfARestoreStartsNobody: a restore that ends anywhere leaves neither a directory nor a store that a manager works with.
+// TestHalfARestoreStartsNobody checks that an interrupted restore leaves neither a directory nor a
+// store that a manager starts with.
 func TestHalfARestoreStartsNobody(t *testing.T) {
 	r := newRig(t, nil)
 	r.apply(network())
@@ -467,7 +477,7 @@ func TestHalfARestoreStartsNobody(t *testing.T) {
 	var kept string
 	err := manager.BuildDataDir(filepath.Join(parent, "data"), func(d *manager.DataDir) error {
 		_, err := manager.Restore(t.Context(), manager.Restoring{Dir: d, Store: &brokenStore{mem, 1}, Name: "m1", Now: time.Now()}, whole)
-		// What kill -9 would leave.
+		// The directory as kill -9 would leave it.
 		dirs, _ := os.ReadDir(parent)
 		kept = filepath.Join(t.TempDir(), "copy")
 		if err := os.CopyFS(kept, os.DirFS(filepath.Join(parent, dirs[0].Name()))); err != nil {
@@ -495,8 +505,8 @@ func TestHalfARestoreStartsNobody(t *testing.T) {
 	}
 }
 
-// TestRestoreOfTheFormerSchema: a backup that was made before the last manager was replaced is restored as it is; the first
-// manager that starts with it raises the schema.
+// TestRestoreOfTheFormerSchema checks that a backup made before the last manager was upgraded is
+// restored unchanged. The first manager that starts with it raises the schema.
 func TestRestoreOfTheFormerSchema(t *testing.T) {
 	r := newRig(t, nil)
 	r.apply(network())

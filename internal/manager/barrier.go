@@ -7,11 +7,12 @@ import (
 	"time"
 )
 
-// barrierTimeout bounds a barrier: a member without a majority has to say so.
+// barrierTimeout bounds a barrier, so that a member without a majority reports an error.
 const barrierTimeout = 3 * time.Second
 
-// barriers are read indexes of the store. Whoever asks while one is under way waits for the next one, together with all who
-// asked meanwhile: one that began earlier does not hold what was acknowledged since.
+// barriers shares read indexes of the store between callers. A caller that arrives while one is
+// under way waits for the next one, together with all others that arrived meanwhile, because a read
+// index that began earlier may miss writes acknowledged since.
 type barriers struct {
 	mu            sync.Mutex
 	running, next *barrier
@@ -23,7 +24,7 @@ type barrier struct {
 	err      error
 }
 
-// catchUp returns when the view holds everything that was acknowledged before the call, by whatever member.
+// catchUp returns when the view holds every write acknowledged before the call, by any member.
 func (m *Manager) catchUp(ctx context.Context) error {
 	b := m.barriers.join(m.barrier)
 	select {
@@ -37,7 +38,8 @@ func (m *Manager) catchUp(ctx context.Context) error {
 	return m.view.wait(ctx, b.revision)
 }
 
-// current is catchUp for who only has to know what the leader would: while this member leads its view holds that.
+// current is catchUp for callers that only need the leader's state. It does not wait while this
+// member leads, because its view holds that state.
 func (m *Manager) current(ctx context.Context) error {
 	if _, err := m.lead(ctx); err == nil {
 		return nil
@@ -65,7 +67,7 @@ func (bs *barriers) join(read func() (int64, error)) *barrier {
 	return bs.next
 }
 
-// beginLocked runs the next barrier, and those that are asked for while it runs.
+// beginLocked runs the next barrier, and those requested while it runs.
 func (bs *barriers) beginLocked(read func() (int64, error)) {
 	b := bs.next
 	bs.running, bs.next = b, nil

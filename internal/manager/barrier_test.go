@@ -8,8 +8,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestBarriersAreShared: whoever joins gets a barrier that began afterwards, and while one is under way all others share
-// the next.
+// TestBarriersAreShared checks that each caller gets a barrier that began after its call, and that
+// all callers that arrive while one is under way share the next.
 func TestBarriersAreShared(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		var bs barriers

@@ -15,31 +15,36 @@ import (
 )
 
 const (
-	// snapshotBytes bounds what is being sent of large updates, all nodes together: as an agent's limit, one of the largest
-	// fits.
+	// snapshotBytes bounds the bytes of large updates that are being sent, to all nodes together.
+	// It equals an agent's limit, so that one update of the largest size fits.
 	snapshotBytes = 256 << 20
-	// weighedFrom is from how many items on an update counts as large though it is no snapshot.
+	// weighedFrom is the number of items from which an update counts as large although it is no
+	// snapshot.
 	weighedFrom = 1000
-	// claimLife is how long a claim counts: a node that does not read holds up the others for no longer. So the bound is
-	// snapshotBytes in any claimLife, and a stuck one ends after NodeTimeout: 1.5 GiB if all are.
+	// claimLife is how long a claim counts, because a node that does not read must not delay the
+	// others for longer. So the bound is snapshotBytes in any claimLife. A stuck update ends after
+	// NodeTimeout: 1.5 GiB if all are stuck.
 	claimLife = 5 * time.Second
-	// claimPatience is how long a node waits for its turn; claimRetry is what it is told to wait then.
+	// claimPatience is how long a node waits for its turn. claimRetry is the delay that it is sent
+	// then.
 	claimPatience = 10 * time.Second
 	claimRetry    = "2s"
 )
 
-// headerRetryAfter tells a node how long to leave this manager alone; agents know it by the same name.
+// headerRetryAfter is the header with the time for which a node shall not call this manager. Agents
+// use the same name.
 const headerRetryAfter = "shunt-retry-after"
 
 var errCrowded = errors.New("too many nodes ask for their plans at once")
 
-// budget bounds bytes that are being sent. Those who ask are served in order, nodes that forward already first: it is
-// their flows that an old plan breaks.
+// budget bounds the bytes that are being sent. Claims are granted in order, those of nodes that
+// already forward first, because an old plan breaks their flows.
 type budget struct {
 	clock clock.Clock
 	mu    sync.Mutex
 	free  int64
-	// waiting are claims on more than is free: of nodes that forward, and of others.
+	// waiting holds the claims that exceed the free bytes: index 0 is for nodes that forward, 1 for
+	// others.
 	waiting [2][]*claim
 }
 
@@ -47,13 +52,14 @@ type budget struct {
 type claim struct {
 	size  int64
 	ready chan struct{} // closed when it is granted
-	// back gives the share back; the first call counts.
+	// back returns the share to the budget. Only the first call has an effect.
 	back func()
 }
 
 func newBudget(c clock.Clock, bytes int64) *budget { return &budget{clock: c, free: bytes} }
 
-// take waits for a share; whoever gets it calls back. The size must not exceed the whole budget.
+// take waits for a share of the budget. The caller must call back on the claim. The size must not
+// exceed the whole budget.
 func (b *budget) take(ctx context.Context, size int64, forwards bool) (*claim, error) {
 	c := &claim{size: size, ready: make(chan struct{})}
 	c.back = sync.OnceFunc(func() { b.give(size) })
@@ -96,7 +102,7 @@ func (b *budget) give(size int64) {
 	b.grantLocked()
 }
 
-// grantLocked serves who waits, in order.
+// grantLocked grants waiting claims in order.
 func (b *budget) grantLocked() {
 	for at := range b.waiting {
 		for len(b.waiting[at]) > 0 {
@@ -111,14 +117,14 @@ func (b *budget) grantLocked() {
 	}
 }
 
-// crowded sends a node away for a while.
+// crowded returns the error that makes a node retry later.
 func crowded() *connect.Error {
 	err := connect.NewError(connect.CodeResourceExhausted, errCrowded)
 	err.Meta().Set(headerRetryAfter, claimRetry)
 	return err
 }
 
-// within sends an update in its turn.
+// within sends an update. A large one first waits for its share of the budget.
 func (m *Manager) within(s *session, up *apiv1.PlanUpdate, send func() error) error {
 	if !up.GetSnapshot() && len(up.GetUpsert()) < weighedFrom {
 		return send()

@@ -12,7 +12,7 @@ import (
 	"github.com/shuntlb/shunt/internal/clock"
 )
 
-// asker is one that waits for its share.
+// asker is a pending claim.
 type asker struct {
 	got  chan *claim
 	fail chan error
@@ -36,13 +36,13 @@ func ask(t *testing.T, b *budget, ctx context.Context, size int64, forwards bool
 		a.got <- c
 		a.fail <- err
 	}()
-	for length() == before { // it queues, as the budget is used up
+	for length() == before { // the claim queues, because the budget is used up
 	}
 	return a
 }
 
-// TestBudgetIsInOrder: who forwards already goes first, nobody is passed by who asks for less, and who is gone is not in
-// the way.
+// TestBudgetIsInOrder checks that nodes that already forward go first, that a smaller claim does
+// not overtake a larger one, and that an abandoned claim does not block others.
 func TestBudgetIsInOrder(t *testing.T) {
 	fake := clock.NewFake(time.Unix(0, 0))
 	b := newBudget(fake, 100)
@@ -62,7 +62,7 @@ func TestBudgetIsInOrder(t *testing.T) {
 		t.Errorf("%v, want %v", err, cause)
 	}
 	all.back()
-	all.back() // does nothing
+	all.back() // has no effect
 	first := <-muxs.got
 	if len(big.got)+len(small.got) > 0 {
 		t.Error("more was given out than there is")
@@ -79,7 +79,8 @@ func TestBudgetIsInOrder(t *testing.T) {
 	}
 }
 
-// TestCrowdIsSentAway: a node that waits too long is told to go elsewhere for a while, in the words that agents know.
+// TestCrowdIsSentAway checks that a node that waits too long gets an error with the retry delay in
+// the form that agents understand.
 func TestCrowdIsSentAway(t *testing.T) {
 	fake := clock.NewFake(time.Unix(0, 0))
 	b := newBudget(fake, 1)

@@ -21,7 +21,7 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// maxCAWaits is how many of those that a phase waits for RotateCA returns.
+// maxCAWaits bounds the managers and nodes that RotateCA lists as those that a phase waits for.
 const maxCAWaits = 100
 
 // RotateCA implements the API.
@@ -51,7 +51,7 @@ func (m *Manager) caFaults(req *apiv1.RotateCARequest) (faults []lb.Violation) {
 	return faults
 }
 
-// rotateCA begins a replacement of the CA, or moves the one that is under way, and returns how far it is.
+// rotateCA begins a replacement of the CA, or advances the current one, and returns its progress.
 func (m *Manager) rotateCA(ctx context.Context, req *apiv1.RotateCARequest) (*apiv1.RotateCAResponse, error) {
 	c, _ := m.view.caState()
 	if req.GetBegin() && !c.underWay() {
@@ -71,10 +71,10 @@ func (m *Manager) rotateCA(ctx context.Context, req *apiv1.RotateCARequest) (*ap
 	return out, err
 }
 
-// errNoChange: there is no replacement to move.
+// errNoChange is the error of a request to advance a replacement when there is none.
 var errNoChange = connect.NewError(connect.CodeFailedPrecondition, errors.New("the CA is not being replaced"))
 
-// beginCA makes the next CA and stores the replacement that begins.
+// beginCA creates the next CA and stores the replacement in its first phase.
 func (m *Manager) beginCA(ctx context.Context, req *apiv1.RotateCARequest) error {
 	by := identityOf(ctx)
 	if by.via == viaToken {
@@ -126,7 +126,7 @@ func (m *Manager) beginCA(ctx context.Context, req *apiv1.RotateCARequest) error
 	return nil
 }
 
-// caRefusal is why a replacement may not begin; nil when it may.
+// caRefusal returns why a replacement may not begin, or nil if it may.
 func (m *Manager) caRefusal(ctx context.Context, c *caChange, force bool) error {
 	facts, err := m.caFacts(ctx, c)
 	if err != nil {
@@ -156,7 +156,8 @@ func (m *Manager) caRefusal(ctx context.Context, c *caChange, force bool) error 
 	return nil
 }
 
-// moveCA stores what the caller allows a replacement that is under way.
+// moveCA stores the permissions of a request for the current replacement: the nodes left out, and
+// the phase up to which it may advance.
 func (m *Manager) moveCA(ctx context.Context, req *apiv1.RotateCARequest) error {
 	t, err := m.lead(ctx)
 	if err != nil {
@@ -189,7 +190,7 @@ func (m *Manager) moveCA(ctx context.Context, req *apiv1.RotateCARequest) error 
 	return m.storeCA(ctx, t, &next, mod, "replacement of the CA: "+strings.Join(did, ", "))
 }
 
-// storeCA stores a replacement that a caller began or moved. t.writing is held.
+// storeCA stores a replacement that a caller began or advanced. t.writing is held.
 func (m *Manager) storeCA(ctx context.Context, t *term, c *caChange, mod int64, did string) error {
 	value, err := c.value()
 	if err != nil {
@@ -214,7 +215,7 @@ func (m *Manager) storeCA(ctx context.Context, t *term, c *caChange, mod int64, 
 	return nil
 }
 
-// caResponse is how far a replacement is.
+// caResponse returns the progress of a replacement.
 func (m *Manager) caResponse(ctx context.Context, c *caChange) (*apiv1.RotateCAResponse, error) {
 	if c == nil {
 		return &apiv1.RotateCAResponse{Ca: pki.BundlePEM(m.secrets.cas())}, nil
@@ -248,7 +249,8 @@ func certHash(der []byte) string {
 	return hex.EncodeToString(hash[:])
 }
 
-// certifyAnew signs a certificate by the next CA for a caller with one of the former CA: the same name, role, tenant and end.
+// certifyAnew signs a certificate with the next CA for a caller with a certificate of the previous
+// CA. It has the same name, role and tenant; a person's also ends at the same time.
 func (m *Manager) certifyAnew(ctx context.Context, c *caChange, csr []byte) ([]byte, error) {
 	id := identityOf(ctx)
 	if c == nil || c.Phase != plan.CAIssue {

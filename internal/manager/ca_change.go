@@ -15,19 +15,20 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// caChange is a replacement of the CA as it is stored. It is never modified.
+// caChange is the stored state of a replacement of the CA. It is never modified.
 type caChange struct {
 	plan.CAChange
 	began, issued time.Time
 	former, next  *x509.Certificate
-	// sealed are the next secrets for each manager.
+	// sealed holds the next secrets, sealed for each manager.
 	sealed map[string][]byte
 }
 
-// underWay reports whether a replacement began and is not over.
+// underWay reports whether a replacement has begun and not ended.
 func (c *caChange) underWay() bool { return c != nil && c.Phase != plan.CADone }
 
-// cas are the CAs that a node accepts, the one that is to sign its certificate first; nil when the CA was never replaced.
+// cas returns the CAs that a node accepts, first the one that shall sign its certificate, or nil if
+// the CA was never replaced.
 func (c *caChange) cas() [][]byte {
 	switch {
 	case c == nil:
@@ -40,7 +41,7 @@ func (c *caChange) cas() [][]byte {
 	return [][]byte{c.next.Raw}
 }
 
-// value writes the change for the store.
+// value returns the change encoded for the store.
 func (c *caChange) value() ([]byte, error) {
 	out := &apiv1.StoredCAChange{
 		Phase: string(c.Phase), Began: timestamppb.New(c.began), Since: timestamppb.New(c.Since), Former: c.former.Raw, Next: c.next.Raw, Sealed: c.sealed,
@@ -52,7 +53,7 @@ func (c *caChange) value() ([]byte, error) {
 	return proto.Marshal(out)
 }
 
-// parseCAChange reads what value wrote.
+// parseCAChange decodes the output of value.
 func parseCAChange(value []byte) (*caChange, error) {
 	var s apiv1.StoredCAChange
 	if err := proto.Unmarshal(value, &s); err != nil {
@@ -75,7 +76,7 @@ func parseCAChange(value []byte) (*caChange, error) {
 	return c, nil
 }
 
-// foldCAChangeLocked takes in a step of a replacement of the CA.
+// foldCAChangeLocked applies a stored step of a replacement of the CA to the view.
 func (v *view) foldCAChangeLocked(ev store.Event, c *change) error {
 	c.surroundings, c.ca = true, true
 	if ev.Deleted {
@@ -90,14 +91,15 @@ func (v *view) foldCAChangeLocked(ev store.Event, c *change) error {
 	return nil
 }
 
-// caState is the last replacement of the CA and the revision of its key.
+// caState returns the last replacement of the CA and the revision of its key.
 func (v *view) caState() (*caChange, int64) {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
 	return v.caChange, v.caMod
 }
 
-// caQuiet refuses a call that hands out or stores secrets of one CA while there are two.
+// caQuiet returns an error while there are two CAs, for calls that return or store secrets of one
+// CA.
 func (v *view) caQuiet(to string) error {
 	if c, _ := v.caState(); c.underWay() {
 		return connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf("cannot %s while the CA is replaced (phase %s): see shunt rotate ca --status", to, c.Phase))

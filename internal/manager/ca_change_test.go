@@ -23,7 +23,7 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// rotateCA asks with the administrator's configuration as it is now.
+// rotateCA calls RotateCA with the current administrator's configuration.
 func (r *rig) rotateCA(req *apiv1.RotateCARequest) (*apiv1.RotateCAResponse, error) {
 	r.t.Helper()
 	r.admin = shuntv1connect.NewManagerClient(r.httpClient(r.adminTLS()), "https://"+r.addr)
@@ -34,14 +34,15 @@ func (r *rig) rotateCA(req *apiv1.RotateCARequest) (*apiv1.RotateCAResponse, err
 	return res.Msg, nil
 }
 
-// caUntil drives a replacement of the CA as the command line does, and starts the manager anew when it wants that, until the answer fits.
+// caUntil repeats RotateCA like the command line, and restarts the manager when it requests that,
+// until the response fits.
 func (r *rig) caUntil(fits func(*apiv1.RotateCAResponse) bool) *apiv1.RotateCAResponse {
 	r.t.Helper()
 	for {
 		r.startAnew()
 		res, err := r.rotateCA(&apiv1.RotateCARequest{})
 		if err != nil {
-			continue // it starts anew
+			continue // it is restarting
 		}
 		if fits(res) {
 			return res
@@ -53,7 +54,7 @@ func (r *rig) caUntil(fits func(*apiv1.RotateCAResponse) bool) *apiv1.RotateCARe
 	}
 }
 
-// startAnew starts the manager again when it ended to accept other CAs.
+// startAnew restarts the manager if it ended to accept other CAs.
 func (r *rig) startAnew() {
 	r.t.Helper()
 	select {
@@ -69,8 +70,9 @@ func (r *rig) startAnew() {
 
 func caDone(res *apiv1.RotateCAResponse) bool { return res.GetPhase() == "done" }
 
-// TestRotateCANodes: nodes follow a replacement of the CA over their streams. One that was away and left out is locked out, which its progress and an
-// event report, until it gets a new token. Keys in the store are sealed anew and stay the same.
+// TestRotateCANodes checks that nodes follow a replacement of the CA over their streams. A node
+// that was down and left out is refused, as the progress and an event report, until it gets a new
+// token. Keys in the store are sealed again and stay the same.
 func TestRotateCANodes(t *testing.T) {
 	r := newRig(t, nil)
 	r.apply(network(), muxNode(1), muxNode(2), hostNode(1), carrying(1))
@@ -136,7 +138,8 @@ func TestRotateCANodes(t *testing.T) {
 	}
 }
 
-// TestRotateCAOldAgent: an agent of a build that does not report its CAs is named, and nothing begins.
+// TestRotateCAOldAgent checks that an agent of a build that does not report its CAs is named, and
+// that nothing begins.
 func TestRotateCAOldAgent(t *testing.T) {
 	r := newRig(t, nil)
 	r.apply(network(), muxNode(1))
@@ -155,7 +158,8 @@ func TestRotateCAOldAgent(t *testing.T) {
 	}
 }
 
-// TestRotateCACaller: a certificate by the new CA has the name, role and tenant of the one that its owner shows; tokens begin nothing.
+// TestRotateCACaller checks that a certificate by the new CA has the name, role and tenant of its
+// owner's present one, and that tokens cannot begin a replacement.
 func TestRotateCACaller(t *testing.T) {
 	r := newRig(t, nil)
 	token := r.access("robot", "admin", "", time.Hour)
@@ -185,7 +189,7 @@ func TestRotateCACaller(t *testing.T) {
 			t.Fatal("phase retire may begin before issue")
 		}
 	}
-	// Drive it as far as the new CA signs, and no further.
+	// Advance until the new CA signs, and no further.
 	for {
 		res := r.caUntil(func(*apiv1.RotateCAResponse) bool { return true })
 		if res.GetPhase() == "issue" {
@@ -205,7 +209,8 @@ func TestRotateCACaller(t *testing.T) {
 	}
 }
 
-// TestRotateCARevokedManager: the new secrets are sealed for no manager that was revoked, though an outside store lets it register.
+// TestRotateCARevokedManager checks that the new secrets are not sealed for a revoked manager,
+// although an external store lets it register.
 func TestRotateCARevokedManager(t *testing.T) {
 	ms := newMembers(t, 2, nil)
 	leader := ms.rigs[0]
@@ -225,7 +230,8 @@ func TestRotateCARevokedManager(t *testing.T) {
 	}
 }
 
-// TestRotateCAWaitsForAManagerThatIsAway: also with an outside store, where a manager that is away is registered nowhere.
+// TestRotateCAWaitsForAManagerThatIsAway checks that a replacement waits for a manager that is
+// down, also with an external store, where such a manager is not registered.
 func TestRotateCAWaitsForAManagerThatIsAway(t *testing.T) {
 	ms := newMembers(t, 2, nil)
 	leader := ms.rigs[0]

@@ -21,21 +21,23 @@ import (
 )
 
 const (
-	// caPace is the least time between two looks at a replacement of the CA that waits for others.
+	// caPace is the minimum time between two checks of a replacement of the CA that waits for
+	// others.
 	caPace = 100 * time.Millisecond
-	// caPatience is after how long of waiting for the same there is an event.
+	// caPatience is how long a phase waits before an event reports it.
 	caPatience = time.Minute
 )
 
-// errCAConflict: another write came first; the step is computed again.
+// errCAConflict is the error of a step that lost to another write. The step is computed again.
 var errCAConflict = errors.New("too many writes at once")
 
-// caDuty takes the steps of a replacement of the CA.
+// caDuty is the controller that advances a replacement of the CA.
 type caDuty struct {
 	m *Manager
-	// sealed is the CA with whose secret all keys of the store are sealed, as far as this duty looked: later writes seal with it, too.
+	// sealed is the CA whose secret seals all keys of the store, as far as this controller has
+	// checked. Later writes seal with it, too.
 	sealed []byte
-	// waited is the phase of which an event reported that it waits, by the time that it began.
+	// waited is the start time of the phase for which an event already reported the wait.
 	waited time.Time
 	wake   chan struct{} // room for one
 }
@@ -49,7 +51,7 @@ func (d *caDuty) note(c change) {
 	}
 }
 
-// run works until ctx ends.
+// run advances replacements until ctx ends.
 func (d *caDuty) run(ctx context.Context) {
 	d.m.view.subscribe(d)
 	defer d.m.view.unsubscribe(d)
@@ -98,7 +100,7 @@ func (d *caDuty) round(ctx context.Context) (under bool, err error) {
 	return true, d.take(ctx, c, mod, &next)
 }
 
-// take stores a step and what goes with it.
+// take stores a step, with its revocations and its audit entry in the same transaction.
 func (d *caDuty) take(ctx context.Context, c *caChange, mod int64, next *caChange) error {
 	m := d.m
 	t, err := m.lead(ctx)
@@ -115,7 +117,8 @@ func (d *caDuty) take(ctx context.Context, c *caChange, mod int64, next *caChang
 	switch {
 	case next.Phase == c.Phase:
 	case next.Phase == plan.CAIssue:
-		// Join tokens name the CA that signs: the former ones open nothing from now on.
+		// Join tokens contain the CA that signs: those with the previous CA are useless from now
+		// on.
 		next.issued = next.Since
 		ops = append(ops, store.Put(keyCA, pki.PEM(c.next)))
 		ended := m.view.endTokens()
@@ -123,7 +126,7 @@ func (d *caDuty) take(ctx context.Context, c *caChange, mod int64, next *caChang
 	case next.Phase == plan.CARetire:
 		ended := m.view.endAccessBefore(c.issued)
 		ops, what = append(ops, ended.ops...), append(what, ended.what...)
-		// Who had the key of the former CA could make join tokens until now.
+		// Any holder of the previous CA's key could make join tokens until now.
 		ended = m.view.endTokens()
 		ops, what = append(ops, ended.ops...), append(what, ended.what...)
 	case next.Phase == plan.CADone:
@@ -160,13 +163,13 @@ func (d *caDuty) take(ctx context.Context, c *caChange, mod int64, next *caChang
 	}
 	m.o.Log.Info("the CA is replaced", "phase", next.Phase, "turn", next.Turn, "revision", res.Revision)
 	if next.Phase == plan.CAIssue {
-		// Before another write seals or signs with the former secrets.
+		// Finish before another write seals or signs with the previous secrets.
 		return m.takeCA(m.ctx, next)
 	}
 	return nil
 }
 
-// tellStep notes the events of a phase that began.
+// tellStep emits the events of a phase that began.
 func (d *caDuty) tellStep(c *caChange) {
 	if c.Phase != plan.CADone {
 		d.m.managerEvent(d.m.o.Name, reasonCARotating, "the CA is replaced: phase %s", c.Phase)
@@ -178,7 +181,7 @@ func (d *caDuty) tellStep(c *caChange) {
 	}
 }
 
-// tokenNeeded notes that a node has a certificate of a former CA.
+// tokenNeeded emits an event for a node that has a certificate of a previous CA.
 func (m *Manager) tokenNeeded(node string) {
 	role, ok := m.view.roleOf(node)
 	if !ok {
@@ -188,7 +191,7 @@ func (m *Manager) tokenNeeded(node string) {
 		"its certificate is of the CA that was replaced: it needs a new token at its --token-file (shunt token create --node %s --role %s)", node, role)
 }
 
-// tellWaiting notes once that a phase waits for long.
+// tellWaiting emits one event for a phase that has waited for caPatience.
 func (d *caDuty) tellWaiting(c *caChange, waits []plan.CAWait, now time.Time) {
 	if len(waits) == 0 || now.Sub(c.Since) < caPatience || d.waited.Equal(c.Since) {
 		return
@@ -201,7 +204,7 @@ func (d *caDuty) tellWaiting(c *caChange, waits []plan.CAWait, now time.Time) {
 	d.m.managerEvent(d.m.o.Name, reasonCAWaiting, "phase %s of the replacement of the CA waits for %s", c.Phase, fewNames(names))
 }
 
-// caFacts are what this leader knows of managers and nodes with regard to a replacement.
+// caFacts returns this leader's information about managers and nodes for a replacement of the CA.
 func (m *Manager) caFacts(ctx context.Context, c *caChange) (f plan.CAFacts, err error) {
 	former, next := pki.Fingerprint(c.former), pki.Fingerprint(c.next)
 	names := map[string]bool{m.o.Name: true}
@@ -217,7 +220,7 @@ func (m *Manager) caFacts(ctx context.Context, c *caChange) (f plan.CAFacts, err
 	m.view.mu.RLock()
 	defer m.view.mu.RUnlock()
 	if m.o.Cluster == nil {
-		for name := range c.sealed { // those that are away, too, unless they were revoked
+		for name := range c.sealed { // also managers that are down, unless they were revoked
 			names[name] = m.view.revoked[managerRevocation(name)] == nil
 		}
 		for name, r := range m.view.managers {
@@ -246,13 +249,13 @@ func (m *Manager) caFacts(ctx context.Context, c *caChange) (f plan.CAFacts, err
 	return f, nil
 }
 
-// ended are changes that end what proves who somebody is, and how the audit log calls them.
+// ended holds the operations that revoke credentials, and a line for the audit log for each.
 type ended struct {
 	ops  []store.Op
 	what []string
 }
 
-// endTokens ends all join tokens.
+// endTokens revokes all join tokens.
 func (v *view) endTokens() (e ended) {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
@@ -264,7 +267,8 @@ func (v *view) endTokens() (e ended) {
 	return e
 }
 
-// endAccessBefore ends the access tokens and certificates of people and programs that were made before a time.
+// endAccessBefore revokes the access tokens and certificates of people and programs that were made
+// before a time.
 func (v *view) endAccessBefore(at time.Time) (e ended) {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
@@ -277,7 +281,7 @@ func (v *view) endAccessBefore(at time.Time) (e ended) {
 	return e
 }
 
-// sealBatch bounds the keys that are sealed anew in one transaction.
+// sealBatch bounds the keys that one transaction seals again.
 const sealBatch = 256
 
 // seal seals all keys of the store with the secret of the next CA, once this member has it.
@@ -301,7 +305,8 @@ func (d *caDuty) seal(ctx context.Context, c *caChange) error {
 	}
 }
 
-// sealSome seals some of the keys anew that are sealed with a former secret, and reports whether there were such.
+// sealSome seals at most sealBatch keys again that are sealed with a previous secret, and reports
+// whether there were any.
 func (m *Manager) sealSome(ctx context.Context) (some bool, err error) {
 	t, err := m.lead(ctx)
 	if err != nil {
@@ -347,7 +352,7 @@ func (m *Manager) sealSome(ctx context.Context) (some bool, err error) {
 	return true, nil
 }
 
-// resealed is a value of the store sealed by the present generation; nil when it is already.
+// resealed returns a value of the store sealed by the present generation, or nil if it already is.
 func (s *secrets) resealed(present *secrets, kv store.KV) ([]byte, error) {
 	if isKeySet(kv.Key) {
 		if _, err := present.openKeySet(kv.Key, kv.Value); err == nil {
@@ -369,7 +374,7 @@ func (s *secrets) resealed(present *secrets, kv store.KV) ([]byte, error) {
 	return present.sealKey(kv.Key, k)
 }
 
-// sealedFor are new secrets for each of the managers.
+// sealedFor returns the new secrets sealed for each of the managers.
 func sealedFor(managers map[string][]byte, ca *pki.CA, storeKey []byte) (map[string][]byte, error) {
 	key, err := ca.KeyPEM()
 	if err != nil {

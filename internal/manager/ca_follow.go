@@ -13,11 +13,12 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// ErrStartAnew is why a member ends that must start anew, in the same process, on the same data directory: it has to accept certificates of other CAs,
-// which a store's member reads when it starts.
+// ErrStartAnew is the cause of a member's end when the member must start again, in the same
+// process, on the same data directory, because it has to accept certificates of other CAs and the
+// store's member reads these only when it starts.
 var ErrStartAnew = errors.New("the manager starts anew with other CAs")
 
-// followCA has this member follow replacements of the CA until it stops.
+// followCA applies replacements of the CA to this member until it stops.
 func (m *Manager) followCA() {
 	done := int64(-1)
 	for {
@@ -46,7 +47,7 @@ func (m *Manager) followCA() {
 	}
 }
 
-// takeCA brings this member to a step of a replacement of the CA. It may be repeated.
+// takeCA applies a step of a replacement of the CA to this member. It may be repeated.
 func (m *Manager) takeCA(ctx context.Context, c *caChange) error {
 	if c == nil {
 		return nil
@@ -64,7 +65,7 @@ func (m *Manager) takeCA(ctx context.Context, c *caChange) error {
 	if err := m.register(ctx); err != nil {
 		return err
 	}
-	// A member that was away when the replacement ended has the former secrets still.
+	// A member that was down when the replacement ended still has the previous secrets.
 	late := c.Phase == plan.CADone && pki.Holds(m.cert.trusts, c.former)
 	if c.Turn != m.o.Name && !late {
 		return nil
@@ -83,7 +84,7 @@ func (m *Manager) takeCA(ctx context.Context, c *caChange) error {
 	return nil
 }
 
-// adoptCA takes the next secrets out of the change, unless this member has them.
+// adoptCA decrypts and stores the next secrets from the change, unless this member has them.
 func (m *Manager) adoptCA(c *caChange) error {
 	if !c.underWay() || m.secrets.generationOf(c.next.Raw) != nil {
 		return nil
@@ -111,7 +112,8 @@ func (m *Manager) adoptCA(c *caChange) error {
 	return m.secrets.keep(m.o.Dir, m.secrets.present(), next)
 }
 
-// issueByNextCA makes the next generation of secrets the one that signs and seals, and replaces this member's certificate and the administrator's.
+// issueByNextCA makes the next generation of secrets the one that signs and seals, and replaces
+// this member's certificate and the administrator's.
 func (m *Manager) issueByNextCA(c *caChange) error {
 	next := m.secrets.generationOf(c.next.Raw)
 	if next == nil {
@@ -130,21 +132,23 @@ func (m *Manager) issueByNextCA(c *caChange) error {
 		if err := m.cert.remake(); err != nil {
 			return err
 		}
-		// Connections that are kept show the former certificate, which others may refuse before this member starts anew.
+		// Idle connections use the previous certificate, which others may refuse before this member
+		// starts again.
 		m.transport.CloseIdleConnections()
 	}
 	_, err = m.writeAdminConfig(m.o.Clock.Now())
 	return err
 }
 
-// misregisteredLocked reports whether this member registered with another certificate than it has: both may change at the same moment.
+// misregisteredLocked reports whether this member registered with another certificate than its
+// current one, because both may change at the same moment.
 func (m *Manager) misregisteredLocked() bool {
 	registered := m.view.managers[m.o.Name]
 	issuer, err := m.cert.issuer()
 	return err == nil && registered != nil && registered.GetIssuer() != pki.Fingerprint(issuer)
 }
 
-// register renews what this member registered, unless it says so already.
+// register renews this member's registration, unless it is up to date.
 func (m *Manager) register(ctx context.Context) error {
 	m.view.mu.RLock()
 	present := m.view.managers[m.o.Name]
@@ -159,7 +163,7 @@ func (m *Manager) register(ctx context.Context) error {
 	}
 	lease := store.LeaseID(m.lease.Load())
 	if lease == 0 {
-		return nil // appear says it
+		return nil // appear registers it
 	}
 	_, err = m.o.Store.Txn(ctx, store.Txn{Ops: []store.Op{{Key: dirManagers + m.o.Name, Value: value, Lease: lease}}})
 	return err

@@ -10,17 +10,17 @@ import (
 	"connectrpc.com/connect"
 )
 
-// Headers between managers. They are taken off every request that does not come from one.
+// Headers between managers. They are removed from every request of other clients.
 const (
-	// headerCaller says on whose behalf a manager forwards a request.
+	// headerCaller holds the identity on whose behalf a manager forwards a request.
 	headerCaller = "Shunt-Caller"
-	// headerRevision of an answer is a revision that holds everything the request did.
+	// headerRevision of a response is a revision that includes all effects of the request.
 	headerRevision = "Shunt-Revision"
-	// headerNotLeading marks the answer of a manager that did nothing, because it does not lead.
+	// headerNotLeading marks the response of a manager that did nothing because it does not lead.
 	headerNotLeading = "Shunt-Not-Leading"
 )
 
-// caller is an identity on its way from the manager that knows it to the leader.
+// caller is an identity that a manager forwards to the leader.
 type caller struct {
 	Name    string    `json:"name,omitempty"`
 	Role    string    `json:"role,omitempty"`
@@ -32,7 +32,7 @@ type caller struct {
 	Cert    []byte    `json:"cert,omitempty"`
 }
 
-// header writes the identity for headerCaller.
+// header returns the identity encoded for headerCaller.
 func (id identity) header() (string, error) {
 	c := caller{Name: id.name, Role: id.role, Tenant: id.tenant, Via: id.via, From: id.from, Token: id.access, Expires: id.expires}
 	if id.cert != nil {
@@ -44,9 +44,10 @@ func (id identity) header() (string, error) {
 
 var errBadCaller = connect.NewError(connect.CodePermissionDenied, errors.New(headerCaller+": cannot be read: the managers' versions differ"))
 
-// callerOf reads what header wrote, of another version perhaps: one from before people's certificates had ids and ends sends the
-// certificate alone, which says everything. What a proof that does not end, or of a kind that is not known here, is worth cannot be told: it
-// is refused.
+// callerOf decodes the output of header, which another version may have written. A version from
+// before people's certificates had ids and expiry dates sends only the certificate, which is
+// sufficient. A credential without an expiry date or of an unknown kind is refused, because its
+// validity cannot be determined.
 func callerOf(header string) (identity, *connect.Error) {
 	content, err := base64.StdEncoding.DecodeString(header)
 	var c caller

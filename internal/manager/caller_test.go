@@ -15,7 +15,7 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// callerHeader is what a manager of some version says of a caller.
+// callerHeader returns the caller header of a manager of some version.
 func callerHeader(t *testing.T, fields map[string]any) string {
 	t.Helper()
 	content, err := json.Marshal(fields)
@@ -25,8 +25,9 @@ func callerHeader(t *testing.T, fields map[string]any) string {
 	return base64.StdEncoding.EncodeToString(content)
 }
 
-// TestFormerManagersForward: what a follower of a former version says of a certificate is the certificate. It counts as here: not
-// when it was revoked. A caller of whom it cannot be told how they proved who they are is refused.
+// TestFormerManagersForward checks that a certificate forwarded by a follower of an earlier version
+// identifies the caller. A revoked one is refused here too. A caller whose way of authentication is
+// unknown is refused.
 func TestFormerManagersForward(t *testing.T) {
 	r := newRig(t, store.NewMemory())
 	c := shuntv1connect.NewManagerClient(r.httpClient(r.as(r.ca(), "m2", "manager")), "https://"+r.addr)

@@ -13,19 +13,22 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// campaignPause is how long a member waits after a term that it could not do, or a campaign that failed, so that another
-// one may have it.
+// campaignPause is how long a member waits after a failed term or election, so that another one may
+// lead.
 const campaignPause = time.Second
 
-// campaignTimeout bounds a campaign: what the store was asked while its own leader changed may be lost, and it says so after
-// seven seconds only. What was asked and given up has no effect that lasts: the lease lapses.
+// campaignTimeout bounds an election, because a request sent to the store while the store's own
+// leader changes may be lost, and the store reports that only after seven seconds. An abandoned
+// request has no lasting effect: its lease lapses.
 const campaignTimeout = leaseTTL
 
-// firstCampaign campaigns when nobody leads. An earlier process of this name leads no more: no two that are up have a name (see rival).
+// firstCampaign runs an election if no other member leads. An earlier process of this name no
+// longer leads, because no two running members have the same name (see rival).
 func (m *Manager) firstCampaign(ctx context.Context) (*term, error) {
 	l := m.view.leadership()
 	if l.mod != 0 && l.name != m.o.Name && m.view.schemaNow() != schemaAlone {
-		// What came with the leader key may be what this member cannot work with: it ends by that.
+		// The writes before the leader key may be incompatible with this member, which then ends
+		// with that cause.
 		ctx, cancel := endWith(ctx, m.ctx)
 		defer cancel()
 		return nil, m.catchUp(ctx)
@@ -33,7 +36,7 @@ func (m *Manager) firstCampaign(ctx context.Context) (*term, error) {
 	return m.campaign(ctx, l.mod)
 }
 
-// leadAll leads whenever it can, until the member stops; t is the term it begins with, nil for none.
+// leadAll leads whenever it can, until the member stops. t is the term that it begins with, or nil.
 func (m *Manager) leadAll(t *term) {
 	for m.ctx.Err() == nil {
 		var err error
@@ -58,7 +61,7 @@ func (m *Manager) leadAll(t *term) {
 	}
 }
 
-// take makes the term this member's.
+// take makes t the current term of this member.
 func (m *Manager) take(t *term) {
 	m.mu.Lock()
 	m.term = t
@@ -74,7 +77,7 @@ func (m *Manager) take(t *term) {
 	m.o.Log.Info("leads", "epoch", t.epoch)
 }
 
-// judge ends a term whose leader key the view has no more. It is asked after every fold.
+// judge ends a term whose leader key is no longer in the view. It is called after every fold.
 func (m *Manager) judge() {
 	t := m.present()
 	if t == nil {
@@ -89,9 +92,10 @@ func (m *Manager) judge() {
 	}
 }
 
-// campaign begins the next epoch in one transaction, when the leader key still is at the revision (0: absent). The
-// term it returns is this member's; it is nil when another member was faster; the view knows that by then. What a fresh store must have is made by the same
-// transaction, and so exactly once; a store of the former schema is brought up to date by it.
+// campaign begins the next epoch in one transaction if the leader key is still at revision
+// leaderMod (0: absent). It returns this member's new term, or nil if another member was faster,
+// which the view then shows. The same transaction initializes a fresh store, and so exactly once,
+// and upgrades a store of the previous schema.
 func (m *Manager) campaign(ctx context.Context, leaderMod int64) (*term, error) {
 	ctx, cancel := endWith(ctx, m.ctx)
 	defer cancel()
@@ -124,7 +128,7 @@ func (m *Manager) campaign(ctx context.Context, leaderMod int64) (*term, error) 
 	return nil, nil
 }
 
-// campaignFailed logs why; the end of the member goes before what it caused.
+// campaignFailed logs and returns err. If the member ended, it returns the cause of that instead.
 func (m *Manager) campaignFailed(err error) error {
 	if m.ctx.Err() != nil {
 		return context.Cause(m.ctx)
@@ -133,7 +137,7 @@ func (m *Manager) campaignFailed(err error) error {
 	return err
 }
 
-// candidacy is the transaction that begins the next epoch.
+// candidacy returns the transaction that begins the next epoch.
 func (m *Manager) candidacy(leaderMod int64, lease store.LeaseID) (epoch int64, txn store.Txn, err error) {
 	m.view.mu.RLock()
 	defer m.view.mu.RUnlock()
@@ -156,7 +160,7 @@ func (m *Manager) candidacy(leaderMod int64, lease store.LeaseID) (epoch int64, 
 		txn.Ops = append(txn.Ops, store.Put(keySchema, []byte(schemaText(m.o.Schema))), store.Put(keyCA, m.secrets.ca().CertPEM()))
 	}
 	if len(v.state.RingKeys) == 0 {
-		// The second is the secret that VIPs have keys of their own by.
+		// The second key is the secret from which the keys of single VIPs are derived.
 		for _, id := range []uint32{clusterRingKey, clusterRingKey + 1} {
 			op, err := m.newRingKey(id)
 			if err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// losing is a store that loses what it is asked for while it has no leader itself: the answer never comes.
+// losing is a store that loses requests while it has no leader itself: the response never arrives.
 type losing struct {
 	*store.Memory
 	lost *atomic.Int32 // how many grants are still to be lost
@@ -24,7 +24,8 @@ func (l losing) Grant(ctx context.Context, ttl time.Duration) (store.LeaseID, er
 	return l.Memory.Grant(ctx, ttl)
 }
 
-// TestLostCampaignIsRepeated: a campaign whose question the store lost does not keep the member from leading.
+// TestLostCampaignIsRepeated checks that a member leads although the store lost a request of its
+// first election.
 func TestLostCampaignIsRepeated(t *testing.T) {
 	s := losing{store.NewMemory(), &atomic.Int32{}}
 	dir, err := OpenDataDir(t.TempDir())

@@ -18,7 +18,7 @@ import (
 	"github.com/shuntlb/shunt/internal/pki"
 )
 
-// maxCSRBytes: a request for a key of P-521 with a long name has less.
+// maxCSRBytes is more than the size of a request for a P-521 key with a long name.
 const maxCSRBytes = 4 << 10
 
 // CreateCertificate implements the API.
@@ -41,8 +41,8 @@ func (a api) CreateCertificate(ctx context.Context, req *connect.Request[apiv1.C
 	return connect.NewResponse(&apiv1.CreateCertificateResponse{Certificate: pki.PEM(cert), Access: made}), nil
 }
 
-// createCertificate signs and stores a certificate. One that is not stored is good for nothing, so that it is revoked by
-// deleting it.
+// createCertificate signs and stores a certificate. A certificate that is not stored is refused, so
+// that deleting it revokes it.
 func (m *Manager) createCertificate(ctx context.Context, req *apiv1.CreateCertificateRequest, ttl time.Duration) (cert *x509.Certificate, made *apiv1.Access, err error) {
 	random := make([]byte, 8)
 	rand.Read(random)
@@ -60,14 +60,14 @@ func (m *Manager) createCertificate(ctx context.Context, req *apiv1.CreateCertif
 	return cert, made, err
 }
 
-// What is said to those whose certificate does not count any more.
+// Errors for callers whose certificate is no longer valid.
 var (
 	errBadCertificate = connect.NewError(connect.CodeUnauthenticated, errors.New("client certificate: it was revoked"))
 	errOldCertificate = connect.NewError(connect.CodeUnauthenticated, errors.New("client certificate: it has expired"))
 )
 
-// certificate refuses a certificate that has expired since the handshake, or a person's that was revoked. cause is for the audit
-// log only.
+// certificate returns an error for a certificate that has expired since the handshake, and for a
+// person's certificate that was revoked. cause is for the audit log only.
 func (d *door) certificate(ctx context.Context, id identity) (cause string, err *connect.Error) {
 	switch {
 	case id.via != viaCertificate:
@@ -75,7 +75,8 @@ func (d *door) certificate(ctx context.Context, id identity) (cause string, err 
 	case !id.expires.After(d.clock.Now()):
 		return "", errOldCertificate
 	case id.access == "":
-		return "", nil // nodes' and managers', the administrator's own, and those that were made by hand: they only expire
+		// nodes', managers', the administrator's own and hand-made certificates only expire
+		return "", nil
 	}
 	if d.view.certifies(id) {
 		// It may have been revoked elsewhere.
@@ -89,7 +90,7 @@ func (d *door) certificate(ctx context.Context, id identity) (cause string, err 
 	return "", nil
 }
 
-// certifies tells whether the store has the certificate of an identity.
+// certifies reports whether the store has the certificate of an identity.
 func (v *view) certifies(id identity) bool {
 	stored := v.access(id.access)
 	if stored == nil || id.cert == nil {

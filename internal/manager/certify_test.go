@@ -23,21 +23,21 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// person is somebody with a certificate that the manager signed.
+// person is a client with a certificate that the manager signed.
 type person struct {
 	t    *testing.T
 	made *apiv1.CreateCertificateResponse
 	key  *ecdsa.PrivateKey
 }
 
-// person asks for a certificate as an administrator; a ttl of 0 is the default.
+// person requests a certificate as an administrator. A ttl of 0 is the default.
 func (r *rig) person(name, role, tenant string, ttl time.Duration) *person {
 	r.t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	// What the request says of its owner does not count.
+	// The subject of the request is ignored.
 	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: "root", OrganizationalUnit: []string{"manager"}}}, key)
 	if err != nil {
 		r.t.Fatal(err)
@@ -53,10 +53,10 @@ func (r *rig) person(name, role, tenant string, ttl time.Duration) *person {
 	return &person{r.t, res.Msg, key}
 }
 
-// at is the person's client of a manager.
+// at returns the person's client of a manager.
 func (p *person) at(r *rig) shuntv1connect.ManagerClient { return p.among(r, r.ca().Pool()) }
 
-// among is the person's client of a manager of one of several CAs.
+// among returns the person's client of a manager whose certificate one of several CAs signed.
 func (p *person) among(r *rig, roots *x509.CertPool) shuntv1connect.ManagerClient {
 	p.t.Helper()
 	key, err := pki.KeyPEM(p.key)
@@ -71,7 +71,7 @@ func (p *person) among(r *rig, roots *x509.CertPool) shuntv1connect.ManagerClien
 	return shuntv1connect.NewManagerClient(r.httpClient(cfg), "https://"+r.addr)
 }
 
-// request is a certificate request for the person's key.
+// request returns a certificate request for the person's key.
 func (p *person) request() []byte {
 	p.t.Helper()
 	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, p.key)
@@ -81,7 +81,8 @@ func (p *person) request() []byte {
 	return csr
 }
 
-// TestCertificatesOfPeople: they let in with the rights that were asked for, and stand in the list and in the audit log.
+// TestCertificatesOfPeople checks that certificates grant the requested rights, and are in the list
+// and in the audit log.
 func TestCertificatesOfPeople(t *testing.T) {
 	s := store.NewMemory()
 	r := newRig(t, s)
@@ -113,7 +114,7 @@ func TestCertificatesOfPeople(t *testing.T) {
 	if e := entries[len(entries)-1]; e.Call != "CreateCertificate" || strings.Join(e.What, " ") != "access/"+bob.made.Access.Id+" (certificate, bob, tenant shop) created" || e.Who != "admin" {
 		t.Errorf("the audit log says %v", e)
 	}
-	// The store could not even tell the certificate.
+	// The store holds only the certificate's hash.
 	snap, err := s.List(t.Context(), "/shunt/access/")
 	if err != nil {
 		t.Fatal(err)
@@ -123,7 +124,7 @@ func TestCertificatesOfPeople(t *testing.T) {
 			t.Errorf("%s holds the certificate", kv.Key)
 		}
 	}
-	// A token of the certificate's id is none.
+	// A token with the certificate's id is refused.
 	if err := get(t, r.bearer("shunt_"+alice.made.Access.Id+"_"+strings.Repeat("A", 43))); connect.CodeOf(err) != connect.CodeUnauthenticated {
 		t.Errorf("a token of a certificate's id: %v", err)
 	}
@@ -151,7 +152,8 @@ func TestCertificateFaults(t *testing.T) {
 	}
 }
 
-// TestStreamsEndWithTheirCertificate: a Watch does not outlive it, and a connection that was made before does not help.
+// TestStreamsEndWithTheirCertificate checks that a Watch ends with its certificate, and that an
+// earlier connection does not keep the access.
 func TestStreamsEndWithTheirCertificate(t *testing.T) {
 	at := clock.NewFake(time.Now())
 	r := newRigAt(t, store.NewMemory(), at)
@@ -160,7 +162,8 @@ func TestStreamsEndWithTheirCertificate(t *testing.T) {
 		end func(id string) error
 	}{
 		{"was revoked", r.revoke},
-		// Its seconds are whole ones. It is the last one: TLS has a clock of its own.
+		// Certificate times are whole seconds. This case is the last one, because TLS has a clock
+		// of its own.
 		{"has expired", func(string) error { at.Advance(time.Hour + time.Second); return nil }},
 	} {
 		how, end := c.how, c.end
@@ -192,12 +195,13 @@ func TestStreamsEndWithTheirCertificate(t *testing.T) {
 	}
 }
 
-// TestNoMemberTakesARevokedCertificate: once the revocation is acknowledged none does, one whose view is behind included.
+// TestNoMemberTakesARevokedCertificate checks that no member accepts a certificate after its
+// revocation was acknowledged, not even one whose view is behind.
 func TestNoMemberTakesARevokedCertificate(t *testing.T) {
 	gates := map[string]*gated{}
 	ms := newMembers(t, 2, wrapGated(gates))
 	leader, behind := ms.leader(1), ms.follower()
-	p := behind.person("alice", "viewer", "", time.Hour) // a follower hands the request on
+	p := behind.person("alice", "viewer", "", time.Hour) // a follower forwards the request
 	c := p.at(behind)
 	if err := version(t.Context(), c); err != nil {
 		t.Fatalf("a good certificate: %v", err)

@@ -18,18 +18,20 @@ import (
 	"github.com/shuntlb/shunt/internal/pki"
 )
 
-// Files in pki/ that the store's peers know this manager by, and know others by.
+// Files in pki/ for TLS between the store's peers: this manager's certificate and key, and the CAs
+// that it accepts.
 const (
 	certFile  = "manager.crt"
 	keyFile   = "manager.key"
 	peersFile = "peers.crt"
 )
 
-// renewEvery is how often a manager looks at the age of its certificate.
+// renewEvery is the interval at which a manager checks the age of its certificate.
 const renewEvery = 12 * time.Hour
 
-// managerCert is this manager's certificate: the API's, and what other managers and the store's peers know it by. It is
-// made at every start, again long before it expires, and when the CA is replaced. Its key stays, so that the two files fit each other at any time.
+// managerCert is this manager's certificate for the API, other managers and the store's peers. It
+// is made at every start, again long before it expires, and when the CA is replaced. Its key stays,
+// so that the two files match at any time.
 type managerCert struct {
 	secrets *secrets
 	// trusts are the CAs whose certificates this process accepts, from its start to its end.
@@ -40,15 +42,15 @@ type managerCert struct {
 	key    crypto.Signer
 	names  []string
 	addrs  []net.IP
-	// tickets are for who was here before; nil when this manager serves nobody.
+	// tickets holds the keys of TLS session tickets; nil when this manager has no server.
 	tickets *tickets
 
 	mu   sync.Mutex
 	cert *tls.Certificate
 }
 
-// newManagerCert makes a certificate for every way to reach this manager: the advertised and listened addresses, the
-// host's name, and the addresses of its interfaces.
+// newManagerCert makes a certificate for every way to reach this manager: the advertised and
+// listened addresses, the host's name, and the addresses of its interfaces.
 func newManagerCert(s *secrets, o Options) (*managerCert, error) {
 	c := &managerCert{secrets: s, trusts: s.cas(), dir: o.Dir, clock: o.Clock, name: o.Name, names: []string{"localhost"}, addrs: []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback}}
 	if host, err := os.Hostname(); err == nil {
@@ -76,7 +78,7 @@ func newManagerCert(s *secrets, o Options) (*managerCert, error) {
 	return c, c.makeLocked(o.Clock.Now())
 }
 
-// loadManagerKey reads the key, or makes it.
+// loadManagerKey reads the key, or creates it if it is absent.
 func loadManagerKey(dir *DataDir) (crypto.Signer, error) {
 	content, err := readFile(dir.pki(keyFile))
 	if err != nil {
@@ -114,21 +116,22 @@ func (c *managerCert) makeLocked(now time.Time) error {
 	return nil
 }
 
-// remake makes the certificate anew, by the CA that signs now.
+// remake replaces the certificate by one of the CA that signs now.
 func (c *managerCert) remake() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.makeLocked(c.clock.Now())
 }
 
-// issuer is the CA that signed the certificate.
+// issuer returns the CA that signed the certificate.
 func (c *managerCert) issuer() (*x509.Certificate, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return x509.ParseCertificate(c.cert.Certificate[1])
 }
 
-// current renews the certificate when it is old. One that cannot be renewed is used as long as it is good.
+// current returns the certificate, and renews it first if it is old. If the renewal fails, it
+// returns the old one as long as it is valid.
 func (c *managerCert) current() (*tls.Certificate, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -142,12 +145,13 @@ func (c *managerCert) current() (*tls.Certificate, error) {
 	return c.cert, nil
 }
 
-// keep renews the certificate in time though nobody asks for it, until ctx ends: the store's peers read the files.
+// keep renews the certificate in time, until ctx ends, even if no connection needs it, because the
+// store's peers read the files.
 func (c *managerCert) keep(ctx context.Context) {
 	for {
 		select {
 		case <-c.clock.After(renewEvery):
-			_, _ = c.current() // who needs it next is told
+			_, _ = c.current() // the next caller of current gets the error
 			c.tickets.renew(c.clock.Now())
 		case <-ctx.Done():
 			return
@@ -155,7 +159,8 @@ func (c *managerCert) keep(ctx context.Context) {
 	}
 }
 
-// server is the API's side of TLS. Clients without a certificate get in to prove themselves otherwise.
+// server returns the API's TLS configuration. Clients without a certificate may connect, to
+// authenticate in another way.
 func (c *managerCert) server() *tls.Config {
 	cfg := &tls.Config{
 		MinVersion:     tls.VersionTLS13,
@@ -168,7 +173,8 @@ func (c *managerCert) server() *tls.Config {
 	return cfg
 }
 
-// client is this manager's side of TLS towards another one. The name is always pki.ServerName, whatever address is dialled.
+// client returns the TLS configuration for connections to other managers. The expected name is
+// always pki.ServerName, whatever address is dialled.
 func (c *managerCert) client() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13, RootCAs: pki.Pool(c.trusts), ServerName: pki.ServerName,
@@ -176,8 +182,9 @@ func (c *managerCert) client() *tls.Config {
 	}
 }
 
-// Certify writes what the peers of an embedded store know this manager by: DIR/pki/manager.crt and manager.key, beside
-// ca.crt, before the store is opened. A data directory without a store gets a CA of its own.
+// Certify writes the certificate files of an embedded store's peer, DIR/pki/manager.crt and
+// manager.key, next to ca.crt, before the store is opened. A data directory without a store gets a
+// CA of its own.
 func Certify(o Options) error {
 	o.fill()
 	_, err := os.Stat(filepath.Join(o.Dir.Etcd(), "member"))
@@ -192,12 +199,13 @@ func Certify(o Options) error {
 	return err
 }
 
-// PeerFiles are the files that Certify writes and every start renews: this manager's certificate and key, and the CAs whose certificates it accepts.
+// PeerFiles returns the files that Certify writes and every start renews: this manager's
+// certificate and key, and the CAs whose certificates it accepts.
 func (d *DataDir) PeerFiles() (cert, key, cas string) {
 	return d.pki(certFile), d.pki(keyFile), d.pki(peersFile)
 }
 
-// interfaceAddrs are this machine's addresses but for loopback and link-local ones.
+// interfaceAddrs returns this machine's addresses except loopback and link-local ones.
 func interfaceAddrs() []net.IP {
 	addrs, err := net.InterfaceAddrs()
 	if err != nil {

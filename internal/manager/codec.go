@@ -10,11 +10,12 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// strictJSON is the JSON of the API. Unlike Connect's own it refuses unknown fields: a misspelt one would change
-// something else than what was meant. It bears the names of the codecs that it replaces.
+// strictJSON is the JSON codec of the API. Unlike Connect's own it refuses unknown fields, because
+// a misspelt one would change something else than intended. It has the names of the codecs that it
+// replaces.
 type strictJSON struct{ name string }
 
-// jsonCodecs are all names under which clients ask for JSON.
+// jsonCodecs has a codec for each name under which clients request JSON.
 var jsonCodecs = []strictJSON{{"json"}, {"json; charset=utf-8"}}
 
 // Name implements connect.Codec.
@@ -41,7 +42,8 @@ func (strictJSON) Unmarshal(data []byte, m any) error {
 	return protojson.Unmarshal(data, msg)
 }
 
-// unknownFields are the faults of a binary message that says more than this version understands.
+// unknownFields returns the faults of a binary message with fields that this version does not
+// support.
 func unknownFields(at string, m protoreflect.Message) []lb.Violation {
 	var out []lb.Violation
 	if len(m.GetUnknown()) > 0 {

@@ -14,7 +14,7 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// TestUnknownFieldsAreRefused: what a request says is never ignored, in JSON as in protobuf.
+// TestUnknownFieldsAreRefused checks that no part of a request is ignored, in JSON and in protobuf.
 func TestUnknownFieldsAreRefused(t *testing.T) {
 	r := newRig(t, store.NewMemory())
 	hc := r.httpClient(r.adminTLS())

@@ -8,28 +8,31 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// conditions are what an endpoint's next state depends on, beside the objects.
+// conditions holds the inputs of an endpoint's next state, in addition to the objects.
 type conditions struct {
 	size      plan.SizeCode
 	now       time.Time
 	downAfter time.Duration
-	// heard returns what muxes say of an endpoint's members; nil: nothing.
+	// heard returns the health that muxes report for an endpoint's members; nil if there are no
+	// reports.
 	heard func(lb.EndpointKey) func(id uint16) plan.Heard
-	// noHandshakes tells why a node cannot make TCP handshakes, "" when it did not say so; nil: nobody did.
+	// noHandshakes returns why a node cannot offload TCP handshakes, or "" if it did not report so;
+	// nil if no node did.
 	noHandshakes func(node string) string
-	// room returns the least capacity of each table of muxes; nil: none reported it.
+	// room returns the smallest capacity of each table over all muxes; nil if none reported it.
 	room func() map[string]tableRoom
-	// muxes returns the tables of connected muxes, hosts those of a connected host, as they reported them; nil: none did.
+	// muxes returns the reported tables of connected muxes, hosts those of a connected host; nil if
+	// none were reported.
 	muxes func() map[string]map[string]tableUse
 	hosts func(node string) map[string]tableUse
-	// snatRoom tells how many VIPs with SNAT muxes have room for; nil: none reported it.
+	// snatRoom returns how many VIPs with SNAT muxes have room for; nil if none reported it.
 	snatRoom func() map[string]int
-	// managers returns the addresses of managers, with their names; nil: there are none.
+	// managers returns the names of managers by address; nil if there are none.
 	managers func() map[netip.Addr]string
 }
 
 func (m *Manager) conditions() conditions {
-	// The store keeps no monotonic time, and no zone.
+	// The store keeps neither monotonic time nor zone.
 	return conditions{size: m.o.RingSize, now: m.o.Clock.Now().Round(0).UTC(), downAfter: m.downAfter(), heard: m.opinions.heard,
 		noHandshakes: m.reports.noHandshakes, room: m.reports.room, muxes: m.reports.muxTables, hosts: m.reports.hostTables, snatRoom: m.reports.snatRoom,
 		managers: m.managerAddrs}
@@ -37,7 +40,8 @@ func (m *Manager) conditions() conditions {
 
 func (m *Manager) downAfter() time.Duration { return max(0, m.o.DownAfter) }
 
-// input is what the state of an endpoint is made of; ep is nil when nobody owns it any more.
+// input returns the inputs of the state of an endpoint. ep is nil if no service owns the endpoint
+// any more.
 func (c conditions) input(key lb.EndpointKey, ep *lb.Endpoint, keyID uint32) plan.Input {
 	in := plan.Input{KeyID: keyID, Size: c.size, DownAfter: c.downAfter, Now: c.now}
 	if ep != nil {

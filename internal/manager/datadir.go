@@ -9,18 +9,18 @@ import (
 	"syscall"
 )
 
-// ErrLocked: another manager works in the data directory.
+// ErrLocked is the error of opening a data directory that another manager uses.
 var ErrLocked = errors.New("data directory is used by another process")
 
 // DataDir is a manager's data directory, locked for this process.
 type DataDir struct {
 	path string
 	lock *os.File
-	// made: its secrets were made since it was opened.
+	// made reports whether its secrets were made since it was opened.
 	made bool
 }
 
-// OpenDataDir makes the directory when it is absent (mode 0700) and locks it.
+// OpenDataDir creates the directory if it is absent (mode 0700) and locks it.
 func OpenDataDir(path string) (*DataDir, error) {
 	if err := os.MkdirAll(filepath.Join(path, "pki"), 0o700); err != nil {
 		return nil, fmt.Errorf("open data directory: %w", err)
@@ -45,15 +45,15 @@ func OpenDataDir(path string) (*DataDir, error) {
 // Close releases the lock.
 func (d *DataDir) Close() error { return d.lock.Close() }
 
-// Etcd is where the embedded store lives.
+// Etcd returns the path of the embedded store.
 func (d *DataDir) Etcd() string { return filepath.Join(d.path, "etcd") }
 
-// AdminConfig is the client configuration of the first administrator.
+// AdminConfig returns the path of the first administrator's client configuration.
 func (d *DataDir) AdminConfig() string { return filepath.Join(d.path, "admin.yaml") }
 
 func (d *DataDir) pki(name string) string { return filepath.Join(d.path, "pki", name) }
 
-// secretFiles are what a data directory holds of a cluster.
+// secretFiles are the files of a cluster's secrets in a data directory.
 var secretFiles = []string{"ca.crt", "ca.key", "store.key"}
 
 // forgetSecrets removes secrets that were made but never used.
@@ -65,7 +65,7 @@ func (d *DataDir) forgetSecrets() error {
 	return errors.Join(errs...)
 }
 
-// readFile returns nil when the file is absent.
+// readFile returns the file's content, or nil if the file is absent.
 func readFile(path string) ([]byte, error) {
 	b, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {

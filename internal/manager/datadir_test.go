@@ -10,7 +10,8 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// TestMissingSecretsAreNotMadeAnew: new ones beside an old store would shut out every node.
+// TestMissingSecretsAreNotMadeAnew checks that missing secrets are not replaced, because new ones
+// with an old store would lock out every node.
 func TestMissingSecretsAreNotMadeAnew(t *testing.T) {
 	for _, file := range []string{"pki/ca.crt", "pki/ca.key", "pki/store.key"} {
 		s := store.NewMemory()
@@ -35,7 +36,8 @@ func TestMissingSecretsAreNotMadeAnew(t *testing.T) {
 	}
 }
 
-// TestAdminConfigFollowsTheAddress: the administrator's file is good after a move to another address.
+// TestAdminConfigFollowsTheAddress checks that the administrator's file is valid after a change of
+// the address.
 func TestAdminConfigFollowsTheAddress(t *testing.T) {
 	r := newRig(t, store.NewMemory())
 	old := r.addr

@@ -10,12 +10,14 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// ethernet is the MTU of most clients' links, and so the length of the fragments of their datagrams (RFC 894).
+// ethernet is the MTU of most clients' links, and so the length of the fragments of their datagrams
+// (RFC 894).
 const ethernet = 1500
 
-// narrowTunnels returns a warning about the first endpoint of a service that takes datagrams over IPv4 through tunnels in which packets of clients' links do not fit; empty
-// when there is none. Muxes do not fragment, and a client that fragments without DF is not told (RFC 1191 section 4): such datagrams never arrive. IPv6 clients and TCP
-// adapt.
+// narrowTunnels returns a warning about the first endpoint of a service that takes datagrams over
+// IPv4 through tunnels too narrow for packets of clients' links, or "" if there is none. Such
+// datagrams never arrive, because muxes do not fragment, and a client that fragments without DF
+// gets no ICMP error (RFC 1191 section 4). IPv6 clients and TCP adapt.
 func narrowTunnels(svc *lb.Service, networks lb.Networks) string {
 	for i := range svc.Endpoints {
 		ep := &svc.Endpoints[i]
@@ -46,7 +48,7 @@ func narrowTunnels(svc *lb.Service, networks lb.Networks) string {
 	return ""
 }
 
-// serviceWarnings returns what Status warns of for the service of this name, as far as the caller may see it.
+// serviceWarnings returns Status's warnings for a service, as far as the caller may see it.
 func (v *view) serviceWarnings(name string, own owned) []string {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
@@ -60,7 +62,7 @@ func (v *view) serviceWarnings(name string, own owned) []string {
 	return nil
 }
 
-// networks are those of the resulting state, in order of their names.
+// networks returns the Networks of the resulting state, in order of their names.
 func (w *write) networks() lb.Networks {
 	out := slices.DeleteFunc(w.base.networks(), func(n *lb.Network) bool {
 		_, edited := w.edited[ref{lb.KindNetwork, n.Name}]
@@ -75,7 +77,7 @@ func (w *write) networks() lb.Networks {
 	return out
 }
 
-// networks are all Networks.
+// networks returns all Networks.
 func (s *snapshot) networks() lb.Networks {
 	s.v.mu.RLock()
 	defer s.v.mu.RUnlock()

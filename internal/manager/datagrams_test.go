@@ -8,8 +8,8 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// TestNarrowTunnelsAreReported: a service that takes datagrams over IPv4 through tunnels that cannot carry packets of 1,500 bytes is applied with a warning, which names the
-// mtu that would do.
+// TestNarrowTunnelsAreReported checks that a service that takes datagrams over IPv4 through tunnels
+// that cannot carry packets of 1,500 bytes is applied with a warning, which gives the required mtu.
 func TestNarrowTunnelsAreReported(t *testing.T) {
 	const words = "services/s0: endpoints[0]: IPv4 packets of more than "
 	for _, c := range []struct {

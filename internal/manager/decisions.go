@@ -11,8 +11,9 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// decisions are what was decided of members that are not plainly in service or have no host agent, ordered by endpoint and member. connected reports
-// whether a node has been connected since this manager started.
+// decisions returns the decisions about members that are not plainly in service or have no host
+// agent, ordered by endpoint and member. connected reports whether a node has been connected since
+// this manager started.
 func (v *view) decisions(connected func(node string) bool, own owned) []*apiv1.MemberDecision {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
@@ -64,7 +65,8 @@ func decision(key lb.EndpointKey, own owner, m plan.MemberState, share uint32) *
 	return d
 }
 
-// span is a time and when it is over; the latter is absent when the duration is 0, both when there is no time.
+// span returns a start time and the end after d. The end is nil if d is 0. Both are nil if since is
+// zero.
 func span(since time.Time, d time.Duration) (from, to *timestamppb.Timestamp) {
 	if since.IsZero() {
 		return nil, nil

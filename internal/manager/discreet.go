@@ -12,11 +12,11 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// reference is how messages name an object: lb.Ref's form.
+// reference matches the name of an object in messages, in lb.Ref's form.
 var reference = regexp.MustCompile(`\b(services|policies|tenants|nodes)/([a-z0-9-]+)`)
 
-// discreet takes out of the faults of a write what tells of objects that the tenant may not see: a clash says that
-// something is taken, not by whom.
+// discreet removes from the faults of a write all information about objects that the tenant may not
+// see: a clash reports that something is taken, but not by which object.
 func (s *scope) discreet(req proto.Message, err error) error {
 	var inv *connect.Error
 	if !errors.As(err, &inv) || inv.Code() != connect.CodeInvalidArgument {
@@ -38,7 +38,8 @@ func (s *scope) discreet(req proto.Message, err error) error {
 	return fault(invalid{faults})
 }
 
-// discreetFault keeps of another's object at most the VIP, which the request names too.
+// discreetFault redacts one fault. Of another tenant's object it keeps at most the VIP, which the
+// request contains too.
 func (s *scope) discreetFault(own map[string]bool, v lb.Violation) lb.Violation {
 	known := func(match string) bool { return own[match] || s.seesRef(match) }
 	if object, at, ok := strings.Cut(v.Field, ": "); ok && reference.FindString(object) == object && !known(object) {
@@ -59,7 +60,7 @@ func (s *scope) discreetFault(own map[string]bool, v lb.Violation) lb.Violation 
 	return v
 }
 
-// named are the objects of a request.
+// named returns the references of the objects in a request.
 func (s *scope) named(req proto.Message) map[string]bool {
 	own := map[string]bool{}
 	if apply, ok := req.(*apiv1.ApplyRequest); ok {
@@ -71,7 +72,7 @@ func (s *scope) named(req proto.Message) map[string]bool {
 	return own
 }
 
-// seesRef tells whether the tenant may see the object that a message names.
+// seesRef reports whether the tenant may see the object that a message names.
 func (s *scope) seesRef(match string) bool {
 	plural, name, _ := strings.Cut(match, "/")
 	s.view.mu.RLock()

@@ -2,14 +2,14 @@ package manager
 
 import "context"
 
-// duty is work of the leading manager: it runs in every term of this manager and ends with the term, whose ctx it gets.
-// An error other than the end of ctx ends the term.
+// duty is a controller of the leading manager. It runs in every term of this manager and ends with
+// the term, whose ctx it gets. An error other than the end of ctx ends the term.
 type duty struct {
 	name string
 	run  func(ctx context.Context) error
 }
 
-// duties are all of a term's.
+// duties returns all controllers of a term.
 func (m *Manager) duties() []duty {
 	out := []duty{
 		{"sweep", func(ctx context.Context) error { m.sweepAll(ctx); return nil }},

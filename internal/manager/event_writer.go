@@ -16,31 +16,34 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// Pace of what the leader writes of events.
+// Pace at which the leader writes events.
 const (
-	// eventPace is the least time between two transactions, unless eventBatch wait.
+	// eventPace is the minimum time between two transactions, unless eventBatch events wait.
 	eventPace  = time.Second
 	eventBatch = 256
-	// eventLimit: one Apply may create 20,000 services; 500 bytes each are 16 MB.
+	// eventLimit bounds the pending events. One Apply may create 20,000 services; 500 bytes each
+	// are 16 MB.
 	eventLimit = 1 << 15
-	// eventShare is how many of a group wait, so that there is always room for the event that counts the others.
+	// eventShare bounds the pending events of a group, so that there is always room for the event
+	// that counts the others.
 	eventShare = eventLimit - eventBatch
-	// Equal events of one object are told five times, and then once a minute with their number.
+	// Equal events of one object are written five times, and then once a minute with their number.
 	equalEvents     = 5
 	equalEventsPace = time.Minute
-	// maxEventMessage bounds a message: an error of a node may be long.
+	// maxEventMessage bounds a message in bytes, because an error of a node may be long.
 	maxEventMessage = 1000
 )
 
-// eventLog is where events of a term wait until they are written.
+// eventLog holds the events of a term until they are written.
 type eventLog struct {
 	funnel *funnel[*apiv1.Event]
 
 	mu sync.Mutex
-	// open: this manager leads.
+	// open reports whether this manager leads.
 	open bool
 	told told
-	// withheld are the parts of which reasonVIPsWithheld was last: each status of a node asks for them.
+	// withheld is the set of parts whose last event is reasonVIPsWithheld. It is indexed because
+	// each status of a node looks it up.
 	withheld map[objectPart]bool
 }
 
@@ -66,7 +69,8 @@ func newEventLog(name string) *eventLog {
 	})}
 }
 
-// eventGroup returns whom an event is of: its tenant, or the operators' services and policies, or all that is no tenant's, as nodes are.
+// eventGroup returns the group of an event: its tenant, or the services and policies without a
+// tenant, or all else, such as nodes.
 func eventGroup(e *apiv1.Event) string {
 	switch {
 	case e.GetTenant() != "":
@@ -94,7 +98,7 @@ func (l *eventLog) end() {
 	l.open, l.told, l.withheld = false, nil, nil
 }
 
-// note takes in an event; it never blocks.
+// note adds an event. It never blocks.
 func (l *eventLog) note(e *apiv1.Event, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -127,7 +131,7 @@ func (l *eventLog) note(e *apiv1.Event, now time.Time) {
 	l.funnel.put(strings.Join([]string{e.GetKind(), e.GetName(), e.GetReason(), part, shape(e.GetMessage())}, "\x00"), e)
 }
 
-// last is what was told last of a latch; empty when it is not known.
+// last returns the last event of a latch, or empty tidings if there is none.
 func (l *eventLog) last(kind, name string, of latch, part string) tidings {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -147,7 +151,7 @@ func (l *eventLog) noteWithheld(e *apiv1.Event) {
 	}
 }
 
-// withheldAt returns the objects with a part of which reasonVIPsWithheld was last.
+// withheldAt returns the objects with a part whose last event is reasonVIPsWithheld.
 func (l *eventLog) withheldAt(part string) (out []objectKey) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -159,26 +163,28 @@ func (l *eventLog) withheldAt(part string) (out []objectKey) {
 	return out
 }
 
-// parts are the parts of objects of which a reason was told last; see told.parts.
+// parts returns the parts of objects whose last event of a latch has the given reason; see
+// told.parts.
 func (l *eventLog) parts(of latch, reason string) []objectPart {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.told.parts(of, reason)
 }
 
-// event notes that something happened to an object. It must not be called with view.mu held; a manager that does not lead drops it. The event
-// belongs to the callee: time, severity and count may be left out, and so may the tenant of an object that is stored.
+// event adds an event about an object. It must not be called with view.mu held. A manager that does
+// not lead drops the event. event takes ownership of e, whose time, severity and count may be left
+// out, and the tenant if the object is stored.
 func (m *Manager) event(e *apiv1.Event) {
 	m.complete(e)
 	m.events.note(e, m.o.Clock.Now())
 }
 
-// objectEvent notes something of an object.
+// objectEvent adds an event about an object.
 func (m *Manager) objectEvent(kind lb.Kind, name, reason, format string, args ...any) {
 	m.event(&apiv1.Event{Kind: string(kind), Name: name, Reason: reason, Message: fmt.Sprintf(format, args...)})
 }
 
-// eventDuty writes the events of a term.
+// eventDuty returns the controller that writes the events of a term.
 func (m *Manager) eventDuty() duty {
 	m.events.begin(m.view.events.lastTold())
 	m.event(&apiv1.Event{Kind: kindManager, Name: m.o.Name, Reason: reasonLeaderChanged, Message: fmt.Sprintf("leads from epoch %d on", m.Epoch())})
@@ -193,7 +199,7 @@ func (m *Manager) eventDuty() duty {
 // eventWriter writes the events of a term. It belongs to one goroutine.
 type eventWriter struct{ pages pages }
 
-// write writes one batch and returns when it wants to be called again.
+// write writes one batch and returns the time of the next call.
 func (w *eventWriter) write(ctx context.Context, now time.Time) (next time.Time, err error) {
 	m := w.pages.m
 	if err := w.pages.flush(ctx, now); err != nil {
@@ -212,16 +218,18 @@ func (w *eventWriter) write(ctx context.Context, now time.Time) (next time.Time,
 		m.o.Log.Info(e.GetMessage(), "event", e.GetReason(), "object", lb.Ref(lb.Kind(e.GetKind()), e.GetName()), "count", e.GetCount())
 	}
 	for _, page := range w.eventPages(events) {
-		// One that fails waits with those behind it.
+		// A page that fails to be written stays pending, with those behind it.
 		err = errors.Join(err, w.pages.add(ctx, now, &apiv1.StoredEvents{Events: page}))
 	}
 	return next, err
 }
 
-// maxPageBytes is how large a page of events is, but for the last of them: an event of all backends of a large endpoint has 300 KB.
+// maxPageBytes is the size of a page of events without its last event. An event about all backends
+// of a large endpoint has 300 KB.
 const maxPageBytes = 1 << 20
 
-// eventPages splits events into pages of one class each, with at most one event beyond maxPageBytes.
+// eventPages splits events into pages of one class each, with at most one event beyond
+// maxPageBytes.
 func (w *eventWriter) eventPages(events []*apiv1.Event) (out [][]*apiv1.Event) {
 	for _, group := range byShare(events, eventShareOf, w.pages.bounds.of, w.pages.journal.heldBy) {
 		begin, bytes := 0, 0
@@ -237,7 +245,7 @@ func (w *eventWriter) eventPages(events []*apiv1.Event) (out [][]*apiv1.Event) {
 	return out
 }
 
-// complete fills in the tenant of an event's object.
+// complete sets the tenant of an event from its object.
 func (m *Manager) complete(e *apiv1.Event) {
 	if e.GetTenant() != "" || e.GetKind() != string(lb.KindService) {
 		return

@@ -27,14 +27,16 @@ const maxEnds = 1000
 // eventsPerResponse bounds one response of Events.
 const eventsPerResponse = 500
 
-// eventJournal is the journal of events, with what its latches hold.
+// eventJournal is the journal of events, with the last event of each latch.
 type eventJournal struct {
 	*journal
 	last told // journal.mu guards it
-	// ended is when a Tenant of this name was last deleted, if the journal has that event. journal.mu guards it.
+	// ended is the time at which a Tenant of this name was last deleted, if the journal has that
+	// event. journal.mu guards it.
 	ended map[string]time.Time
-	// wrote is when the newest page was written. ends has for each leader when the last page before it was written, oldest first, of the newest
-	// maxEnds. journal.mu guards both.
+	// wrote is the time at which the newest page was written. ends holds, for each of the newest
+	// maxEnds leaders, the time at which the last page before it was written, oldest first.
+	// journal.mu guards both.
 	wrote time.Time
 	ends  []time.Time
 }
@@ -69,7 +71,7 @@ func (j *eventJournal) read(p *page, value []byte) error {
 	return nil
 }
 
-// endLocked notes the end of a Tenant and forgets those whose events are not kept any more.
+// endLocked records the deletion of a Tenant and removes those whose events are no longer kept.
 func (j *eventJournal) endLocked(tenant string, at time.Time) {
 	if j.ended[tenant].Before(at) {
 		j.ended[tenant] = at
@@ -77,9 +79,10 @@ func (j *eventJournal) endLocked(tenant string, at time.Time) {
 	maps.DeleteFunc(j.ended, func(_ string, ended time.Time) bool { return at.Sub(ended) > eventBounds.age })
 }
 
-// since returns the pages of journal.since that were written at revision f.created or later, and sets f.after to the time when a Tenant with the name
-// f.tenant was last deleted. Both bounds are necessary, because the event of a deletion may be lost, and events of the deleted Tenant may be written after
-// the next one was created.
+// since returns the pages of journal.since that were written at revision f.created or later, and
+// sets f.after to the time when a Tenant with the name f.tenant was last deleted. Both bounds are
+// necessary, because the event of a deletion may be lost, and events of the deleted Tenant may be
+// written after the next one was created.
 func (j *eventJournal) since(number uint64, f *eventFilter) (out []*page, next uint64, grown <-chan struct{}) {
 	out, next, grown = j.journal.since(number, f.since)
 	j.mu.Lock()
@@ -88,15 +91,15 @@ func (j *eventJournal) since(number uint64, f *eventFilter) (out []*page, next u
 	return slices.DeleteFunc(out, func(p *page) bool { return p.rev < f.created }), next, grown
 }
 
-// lastTold copies the latches.
+// lastTold returns a copy of the last events of all latches.
 func (j *eventJournal) lastTold() told {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.last.clone()
 }
 
-// lastSeen returns when a node was last seen, or zero if the journal has no stream event of it. A node that was connected when its leader ended was seen until
-// that leader wrote its last page.
+// lastSeen returns when a node was last seen, or zero if the journal has no stream event of it. A
+// node that was connected when its leader ended was seen until that leader wrote its last page.
 func (j *eventJournal) lastSeen(node string) time.Time {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -112,23 +115,23 @@ func (j *eventJournal) lastSeen(node string) time.Time {
 	return last.at
 }
 
-// objectHash stands for an object, or for a whole kind, in the index of a page.
+// objectHash returns the index entry of an object in a page, or of a whole kind if name is empty.
 func objectHash(kind, name string) uint32 {
 	h := fnv.New32a()
 	h.Write([]byte(kind + "/" + name))
 	return h.Sum32()
 }
 
-// eventFilter is what one call of Events wants to see. What a tenant may see is the door's to say: here others' events are left out so that
-// they cost nothing.
+// eventFilter selects the events of one call of Events. The interceptor decides which events a
+// tenant may see; leaving out others' events here only saves the cost.
 type eventFilter struct {
 	kind, name string
-	// tenant: nothing but events of it; empty for callers of other roles.
+	// tenant, if not empty, selects its events only. It is empty for callers of other roles.
 	tenant string
 	since  time.Time
-	// created is the revision that created the tenant, or the object of name; 0 for no such bound.
+	// created is the revision that created the tenant, or the object of name; 0 is no bound.
 	created int64
-	// after: nothing that is not later; zero for no such bound.
+	// after selects only later events; zero is no bound.
 	after time.Time
 }
 
@@ -158,7 +161,8 @@ func (f *eventFilter) read(pages []*page) ([]*apiv1.Event, error) {
 	return out, nil
 }
 
-// Events implements the API. A stream that follows begins with a response, which is empty when nothing happened yet.
+// Events implements the API. A stream that follows begins with a response, which is empty if there
+// is no event yet.
 func (a api) Events(ctx context.Context, req *connect.Request[apiv1.EventsRequest], stream *connect.ServerStream[apiv1.EventsResponse]) error {
 	f := eventFilter{kind: req.Msg.GetKind(), name: req.Msg.GetName(), tenant: identityOf(ctx).tenant}
 	if faults := eventFaults(req.Msg); len(faults) > 0 {
@@ -220,7 +224,8 @@ func eventFaults(req *apiv1.EventsRequest) (faults []lb.Violation) {
 	return faults
 }
 
-// shape is a message without what is different in every one: addresses and numbers.
+// shape returns a message with each word that has a digit replaced, so that addresses and numbers
+// do not count.
 func shape(message string) string {
 	var b strings.Builder
 	for word := range strings.FieldsSeq(message) {
@@ -233,7 +238,7 @@ func shape(message string) string {
 	return b.String()
 }
 
-// mergeEvents is one event for two equal ones: of the first time, with the words of the last.
+// mergeEvents merges two equal events: with the time of the first and the message of the last.
 func mergeEvents(old, now *apiv1.Event) *apiv1.Event {
 	now.Time, now.Count = old.GetTime(), old.GetCount()+now.GetCount()
 	now.Revision = cmp.Or(now.GetRevision(), old.GetRevision())
@@ -241,7 +246,7 @@ func mergeEvents(old, now *apiv1.Event) *apiv1.Event {
 	return now
 }
 
-// newestChanges are the last ones of each backend, in their order.
+// newestChanges returns the last change of each backend, in order, at most maxChanges.
 func newestChanges(all []*apiv1.HealthChange) []*apiv1.HealthChange {
 	type backend struct {
 		dip  string
@@ -259,9 +264,10 @@ func newestChanges(all []*apiv1.HealthChange) []*apiv1.HealthChange {
 	return out
 }
 
-// wrote notes the events of what somebody changed.
+// wrote adds the events of a change by a caller.
 func (m *Manager) wrote(entry *apiv1.AuditEntry, changes []*apiv1.Change) {
-	at := timestamppb.New(m.o.Clock.Now()) // of all: what ends with its Tenant ends no later
+	// the same for all, so that objects deleted with their Tenant end no later than it
+	at := timestamppb.New(m.o.Clock.Now())
 	for _, ch := range changes {
 		e := &apiv1.Event{Kind: ch.GetKind(), Name: ch.GetName(), Reason: reasonApplied, Revision: entry.GetRevision(), Time: proto.CloneOf(at)}
 		e.Tenant, _ = tenantOf(ch.GetAfter())

@@ -14,7 +14,7 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// scribe writes a kept manager's events by hand.
+// scribe is a kept manager whose events the test writes.
 type scribe struct {
 	*kept
 	events *eventWriter
@@ -27,14 +27,14 @@ func newScribe(t *testing.T) *scribe {
 	return s
 }
 
-// begin is what a term does at its start.
+// begin does the work of a term's start.
 func (s *scribe) begin() {
 	s.m.events.begin(s.m.view.events.lastTold())
 	s.events = &eventWriter{pages: pages{m: s.m, journal: s.m.view.events.journal, bounds: eventBounds}}
 	s.audit = newAuditWriter(s.m)
 }
 
-// write lets everything be written that may be now.
+// write writes all events that may be written now.
 func (s *scribe) write() {
 	s.t.Helper()
 	for {
@@ -48,7 +48,7 @@ func (s *scribe) write() {
 	}
 }
 
-// read is the journal in words: "Service web BackendDown x3".
+// read returns the journal as text: "Service web BackendDown x3".
 func (s *scribe) read(f eventFilter) []string {
 	s.t.Helper()
 	pages, _, _ := s.m.view.events.since(0, &f)
@@ -106,7 +106,8 @@ func TestEventsAreKeptAndFiltered(t *testing.T) {
 	}
 }
 
-// TestEventsOfAFormerTenant: a tenant that is made again reads no event of the one that had its name before. Others read all.
+// TestEventsOfAFormerTenant checks that a new tenant cannot read events of a deleted one of the
+// same name. Other callers read all.
 func TestEventsOfAFormerTenant(t *testing.T) {
 	s := newScribe(t)
 	event := func(kind lb.Kind, name, reason string) {
@@ -131,8 +132,8 @@ func TestEventsOfAFormerTenant(t *testing.T) {
 	}
 }
 
-// TestEventsOfATenantWhoseEndWasLost: the same holds if the leader that deleted the former tenant could not write that, and if the deletion names the
-// tenant before its services.
+// TestEventsOfATenantWhoseEndWasLost checks the same if the leader that deleted the earlier tenant
+// could not write that event, and if the deletion lists the tenant before its services.
 func TestEventsOfATenantWhoseEndWasLost(t *testing.T) {
 	s := newScribe(t)
 	shop := &lb.Tenant{Name: "shop"}
@@ -146,7 +147,7 @@ func TestEventsOfATenantWhoseEndWasLost(t *testing.T) {
 	if _, _, err := s.m.remove(t.Context(), []ref{{lb.KindTenant, "shop"}}, false, false); err != nil {
 		t.Fatal(err)
 	}
-	s.begin() // another term: what waited is lost
+	s.begin() // another term: pending events are lost
 	s.apply(shop)
 	s.write()
 	s.expectEvents(filter(), "Tenant shop Applied")
@@ -163,8 +164,9 @@ func TestEventsOfATenantWhoseEndWasLost(t *testing.T) {
 	}
 }
 
-// TestNodeOfADeadLeaderWasSeenUntilItsLastPage: whose stream ended with its manager was seen until that wrote the last event, not only when the stream
-// began, and however many leaders come later.
+// TestNodeOfADeadLeaderWasSeenUntilItsLastPage checks that a node whose stream ended with its
+// manager was seen until that manager wrote its last event, not only when the stream began, and
+// however many leaders follow.
 func TestNodeOfADeadLeaderWasSeenUntilItsLastPage(t *testing.T) {
 	s := newScribe(t)
 	event := func(kind, name, reason string) time.Time {
@@ -215,7 +217,8 @@ func TestEqualEventsArePutTogether(t *testing.T) {
 	}
 }
 
-// TestLatchedEventsAreToldOnce: a new leader hears of every node, and tells nothing that was told.
+// TestLatchedEventsAreToldOnce checks that a new leader does not repeat events about nodes that
+// were written before.
 func TestLatchedEventsAreToldOnce(t *testing.T) {
 	s := newScribe(t)
 	connected := func() { s.m.objectEvent(lb.KindNode, "mux1", reasonNodeConnected, "is connected") }
@@ -234,7 +237,7 @@ func TestLatchedEventsAreToldOnce(t *testing.T) {
 	s.expectEvents(eventFilter{}, "Node mux1 NodeConnected", "Node mux1 NodeDisconnected", "Node mux1 NodeConnected")
 }
 
-// TestEventsOfAManagerThatDoesNotLead: nobody would write them.
+// TestEventsOfAManagerThatDoesNotLead checks that a manager that does not lead drops events.
 func TestEventsOfAManagerThatDoesNotLead(t *testing.T) {
 	s := newScribe(t)
 	s.m.events.end()
@@ -244,7 +247,8 @@ func TestEventsOfAManagerThatDoesNotLead(t *testing.T) {
 	s.expectEvents(eventFilter{})
 }
 
-// TestEventFlood: what is too much is counted, and the store's bytes have a bound.
+// TestEventFlood checks that events beyond the limit are counted, and that the bytes in the store
+// are bounded.
 func TestEventFlood(t *testing.T) {
 	s := newScribe(t)
 	s.events.pages.bounds.bytes = 100_000
@@ -266,7 +270,8 @@ func TestEventFlood(t *testing.T) {
 	}
 }
 
-// TestEventFloodOfATenant: more events of one tenant than may wait push out none of others and delay none.
+// TestEventFloodOfATenant checks that more events of one tenant than may wait neither replace nor
+// delay events of others.
 func TestEventFloodOfATenant(t *testing.T) {
 	s := newScribe(t)
 	note := func(tenant, name string) {
@@ -322,7 +327,7 @@ func TestEventFloodOfATenant(t *testing.T) {
 	}
 }
 
-// TestEventIsWrittenOnce: a transaction of which nobody knows whether it was done is done again.
+// TestEventIsWrittenOnce checks that a transaction with an unknown result is repeated.
 func TestEventIsWrittenOnce(t *testing.T) {
 	s := newScribe(t)
 	s.m.objectEvent(lb.KindNode, "mux1", reasonNodeConnected, "is connected")
@@ -336,8 +341,8 @@ func TestEventIsWrittenOnce(t *testing.T) {
 	s.expectEvents(eventFilter{}, "Node mux1 NodeConnected")
 }
 
-// TestReasonsAreDocumented keeps the table of docs/ops/events.md equal to the one in Go, but for its last column, which says
-// what to do and must not be empty.
+// TestReasonsAreDocumented checks that the table of docs/ops/events.md equals the one in Go, except
+// its last column, the action to take, which must not be empty.
 func TestReasonsAreDocumented(t *testing.T) {
 	const file = "../../docs/ops/events.md"
 	text, err := os.ReadFile(file)

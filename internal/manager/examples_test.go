@@ -13,8 +13,8 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// TestExamplesAreTaken applies every example of the documentation to one manager, and then once more, which changes
-// nothing.
+// TestExamplesAreTaken applies every example of the documentation to one manager, and then once
+// more, which changes nothing.
 func TestExamplesAreTaken(t *testing.T) {
 	r := newRig(t, store.NewMemory())
 	r.apply(network())

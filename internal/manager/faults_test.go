@@ -10,7 +10,7 @@ import (
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 )
 
-// faultFields are the paths of the faults of a refused call.
+// faultFields returns the paths of the faults of a refused call.
 func faultFields(t *testing.T, err error) (out []string) {
 	t.Helper()
 	var refused *connect.Error
@@ -26,8 +26,9 @@ func faultFields(t *testing.T, err error) (out []string) {
 	return out
 }
 
-// TestFaultsByTheRequestsNumbers: what others say of an object puts its items into another order than the request's.
-// Faults name items as the request has them, and by their keys those that it does not have.
+// TestFaultsByTheRequestsNumbers checks the paths of faults when other sources of an object change
+// the order of its items. Faults number the items of the request as the request does, and name
+// other items by their keys.
 func TestFaultsByTheRequestsNumbers(t *testing.T) {
 	r := newOwnerRig(t)
 	r.says("", file(1))
@@ -50,7 +51,7 @@ func TestFaultsByTheRequestsNumbers(t *testing.T) {
 		t.Errorf("of the object by itself: %q, want %q", got, want)
 	}
 
-	// The scaler's backend cannot be where the VIP is.
+	// The scaler's backend cannot have the VIP's address.
 	s = file(1)
 	s.Vip = []string{"203.0.113.10", "10.20.7.11"}
 	_, err = r.say("", false, s)

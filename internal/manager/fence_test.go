@@ -7,7 +7,8 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// TestReplacedManagerWritesNothing gives the leadership to somebody else: from then on no write of this manager lands.
+// TestReplacedManagerWritesNothing gives the leadership to another manager, and checks that no
+// later write of this one succeeds.
 func TestReplacedManagerWritesNothing(t *testing.T) {
 	s := store.NewMemory()
 	r := newRig(t, s)
@@ -24,7 +25,7 @@ func TestReplacedManagerWritesNothing(t *testing.T) {
 	}
 }
 
-// TestOneManagerLeads: the metrics of the one that leads say so, also when another one does after it.
+// TestOneManagerLeads checks the leader's metrics, also after a change of the leader.
 func TestOneManagerLeads(t *testing.T) {
 	ms := newMembers(t, 3, nil)
 	for epoch := range int64(2) {

@@ -14,11 +14,11 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// scope is what one call of a tenant may know.
+// scope limits one call of a tenant.
 type scope struct {
 	identity
 	view *view
-	// told are the objects that a Watch has told of.
+	// told holds the objects that a Watch has sent.
 	told map[ref]bool
 }
 
@@ -26,23 +26,26 @@ func (d *door) scope(id identity) *scope {
 	return &scope{identity: id, view: d.view, told: map[ref]bool{}}
 }
 
-// filter is one procedure's rule for tenants. Both may be nil: nothing to check, everything may be known.
+// filter is the rule of one procedure for tenants. A nil asks checks nothing; a nil gets permits
+// everything.
 type filter struct {
-	// asks refuses requests before anything is done for them.
+	// asks returns an error for requests that are refused before any work.
 	asks func(*scope, proto.Message) error
-	// gets takes out of an answer what the tenant may not know. Messages below the answer itself are shared: they are
-	// replaced, never changed. False means that nothing is left that is worth an answer in a stream.
+	// gets removes from a response the information that the tenant may not have. Messages below the
+	// response itself are shared: they are replaced, never changed. It returns false if the rest is
+	// not worth a response in a stream.
 	gets func(s *scope, req, res proto.Message) (bool, error)
-	// names is the one object that a request is for, if an answer about another's says nothing at all.
+	// names returns the one object that a request is for, if the response about another tenant's
+	// object is empty.
 	names func(proto.Message) ref
 }
 
-// filters are of all procedures that tenants may call: one that is not here answers no tenant.
+// filters has all procedures that tenants may call. Tenants are refused any other.
 var filters = map[string]filter{
 	shuntv1connect.ManagerApplyProcedure:   {},
 	shuntv1connect.ManagerDeleteProcedure:  {},
 	shuntv1connect.ManagerVersionProcedure: {},
-	// These look at the caller themselves.
+	// These check the caller themselves.
 	shuntv1connect.ManagerRotateKeysProcedure: {},
 	shuntv1connect.ManagerListKeysProcedure:   {},
 	shuntv1connect.ManagerQUICConfigProcedure: {},
@@ -88,7 +91,8 @@ var filters = map[string]filter{
 	},
 }
 
-// readable refuses kinds of which tenants see no object: an empty list would read as if there were none.
+// readable refuses kinds of which tenants see no object, because an empty list would suggest that
+// there are none.
 func readable(kind string) error {
 	switch kind := lb.Kind(kind); kind {
 	case lb.KindNode, lb.KindNetwork:
@@ -99,7 +103,7 @@ func readable(kind string) error {
 	return nil
 }
 
-// objects: what is not seen is not there.
+// objects removes the objects that the tenant may not see.
 func (s *scope) objects(req *apiv1.GetRequest, res *apiv1.GetResponse) (bool, error) {
 	res.Objects = only(res.GetObjects(), s.sees)
 	if req.GetName() != "" && len(res.Objects) == 0 {
@@ -108,8 +112,9 @@ func (s *scope) objects(req *apiv1.GetRequest, res *apiv1.GetResponse) (bool, er
 	return true, nil
 }
 
-// changes: an object that passes to another tenant is gone, and one that comes from another is new. The first answer
-// says that there is nothing; later ones without a change are left out.
+// changes turns an object that passes to another tenant into a deletion, and one that comes from
+// another into a new object. The first response may be empty; later ones without a change are left
+// out.
 func (s *scope) changes(res *apiv1.WatchResponse) bool {
 	first := len(s.told) == 0 && !s.told[ref{}]
 	s.told[ref{}] = true
@@ -153,7 +158,8 @@ func refOfObject(o *apiv1.Object) ref {
 	return ref{}
 }
 
-// status checks again what Status built for the tenant, and leaves out what only others ask for.
+// status filters the response that Status built for the tenant once more, and removes the fields
+// meant for other roles.
 func (s *scope) status(req *apiv1.StatusRequest, res *apiv1.StatusResponse) (bool, error) {
 	own := owned(s.services())
 	res.Nodes = own.nodes(res.GetNodes())
@@ -172,7 +178,7 @@ func (s *scope) status(req *apiv1.StatusRequest, res *apiv1.StatusResponse) (boo
 	return true, nil
 }
 
-// events: an answer that is empty by itself says that the stream has begun.
+// events removes the events of others. An empty response reports that the stream has begun.
 func (s *scope) events(res *apiv1.EventsResponse) bool {
 	begins := len(res.GetEvents()) == 0
 	res.Events = only(res.GetEvents(), func(e *apiv1.Event) bool {
@@ -182,11 +188,12 @@ func (s *scope) events(res *apiv1.EventsResponse) bool {
 	return begins || len(res.Events) > 0
 }
 
-// vip refuses questions about other VIPs than the tenant's, whether others have them or nobody.
+// vip refuses requests about VIPs that the tenant does not have, whether another tenant has them or
+// not.
 func (s *scope) vip(text string) error {
 	addr, err := netip.ParseAddr(text)
 	if err != nil {
-		return nil // the call itself says what is wrong with it
+		return nil // the call itself reports the error
 	}
 	s.view.mu.RLock()
 	defer s.view.mu.RUnlock()
@@ -230,11 +237,12 @@ func (s *scope) flows(res *apiv1.FlowsResponse) bool {
 	return true
 }
 
-// backend refuses questions about backends that no service of the tenant has, whether others have them or nobody.
+// backend refuses requests about backends that no service of the tenant has, whether another tenant
+// has them or not.
 func (s *scope) backend(req *apiv1.HealthOfRequest) error {
 	q, faults := backendQueryOf(req, s.identity)
 	if len(faults) > 0 || len(s.view.seats(q)) > 0 {
-		return nil // the call itself says what is wrong with it
+		return nil // the call itself reports the error
 	}
 	none := q.none()
 	if q.tenant = ""; len(s.view.seats(q)) > 0 {
@@ -249,7 +257,7 @@ func (s *scope) health(res *apiv1.HealthOfResponse) bool {
 	return true
 }
 
-// services are the names of the tenant's.
+// services returns the names of the tenant's services.
 func (s *scope) services() map[string]bool {
 	s.view.mu.RLock()
 	defer s.view.mu.RUnlock()
@@ -262,7 +270,7 @@ func (s *scope) services() map[string]bool {
 	return own
 }
 
-// only copies what fits.
+// only returns a copy of the elements that fit.
 func only[T any](all []T, fits func(T) bool) []T {
 	var out []T
 	for _, v := range all {

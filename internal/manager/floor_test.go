@@ -14,9 +14,10 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// TestRevisionsOfANodeNeverGoBack: the last change takes away a key without a trace in those that stay. A member that starts
-// afterwards beside the leader, in the same epoch, makes plans of the revision before; a node that comes to it with the later one
-// hears no earlier one, obeys its next plan and is shown as synced.
+// TestRevisionsOfANodeNeverGoBack deletes a key as the last change, which leaves no trace in the
+// remaining keys. A member that starts afterwards next to the leader, in the same epoch, makes
+// plans of the previous revision. A node that comes to it with the later revision receives no
+// earlier one, applies its next plan and is shown as synced.
 func TestRevisionsOfANodeNeverGoBack(t *testing.T) {
 	ms := newMembers(t, 2, nil)
 	leader, follower := ms.leader(1), ms.follower()
@@ -38,7 +39,8 @@ func TestRevisionsOfANodeNeverGoBack(t *testing.T) {
 		t.Errorf("a node of revision %d heard of %d", res.Revision, up.Revision)
 	}
 	s.CloseRequest()
-	// The leader may hear of the streams at the follower after this one: it is the one that was opened later.
+	// The leader may receive the follower's report of these streams after this one, which is newer
+	// because it was opened later.
 	n := leader.rawHello(&apiv1.Hello{Name: "mux1", Role: "mux", Epoch: 1, HaveRevision: res.Revision, Opened: 2})
 	receive(t, n)
 	if err := n.Send(&apiv1.NodeReport{SyncedRevision: res.Revision, Epoch: 1}); err != nil {
@@ -53,8 +55,9 @@ func TestRevisionsOfANodeNeverGoBack(t *testing.T) {
 	mux.until("the next plan", func(p plan.Plan) bool { return len(p.Endpoints) == 0 && p.Revision > res.Revision })
 }
 
-// TestOlderCopyOfTheState: the state is put back to an older copy within an epoch. A node that had applied more keeps its plan, also when the state's
-// revisions have passed the node's, until a later epoch begins; a node without a plan is served.
+// TestOlderCopyOfTheState resets the state to an older copy within an epoch. A node that had
+// applied more keeps its plan until a later epoch begins, even after the state's revisions have
+// passed the node's. A node without a plan is served.
 func TestOlderCopyOfTheState(t *testing.T) {
 	r := newRig(t, store.NewMemory())
 	r.apply(network(), hostNode(1), muxNode(1), muxNode(2), web(1))
@@ -67,7 +70,7 @@ func TestOlderCopyOfTheState(t *testing.T) {
 		t.Fatalf("the node hears of revision %d, rewound %v", up.GetRevision(), up.GetRewound())
 	}
 	s.CloseRequest()
-	// The revisions have passed it: still the other history.
+	// The revisions have passed the node's, but the history is still another one.
 	s = r.rawHello(hello(1))
 	if up := receive(t, s); !up.GetRewound() {
 		t.Error("the other history is sent as if it were the next change")

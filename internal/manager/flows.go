@@ -13,13 +13,13 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// Bounds of FlowsRequest.limit: an answer of maxFlows is about 8 MB, well below maxRequestBytes.
+// Bounds of FlowsRequest.limit. A response with maxFlows is about 8 MB, well below maxRequestBytes.
 const (
 	defaultFlows = 1000
 	maxFlows     = 100_000
 )
 
-// Flows implements the API: it asks the muxes over their streams.
+// Flows implements the API: it queries the muxes over their streams.
 func (a api) Flows(ctx context.Context, req *connect.Request[apiv1.FlowsRequest]) (*connect.Response[apiv1.FlowsResponse], error) {
 	if faults := flowsFaults(req.Msg); len(faults) > 0 {
 		return nil, fault(invalid{faults})
@@ -65,7 +65,7 @@ func flowsFaults(req *apiv1.FlowsRequest) []lb.Violation {
 	return faults
 }
 
-// isPorts tells whether a text is of the form of Endpoint.port, or empty.
+// isPorts reports whether a text has the form of Endpoint.port, or is empty.
 func isPorts(s string) bool {
 	if s == "" || s == "*" {
 		return true

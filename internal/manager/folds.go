@@ -5,37 +5,38 @@ import (
 	"time"
 )
 
-// maxFolds and maxFoldKeys bound what a mux remembers, one by one, of changes that it has not heard of. When it is more, they
-// wait for each other.
+// maxFolds and maxFoldKeys bound the pending changes that are kept one by one for a mux. Beyond
+// them all are merged into one, so that they wait for each other.
 const (
 	maxFolds    = 128
 	maxFoldKeys = 4096
 )
 
-// fold is a change of the view of which a mux must hear at once. Folds that share an item are told together: an update
-// carries the newest of each.
+// fold is a change of the view that a mux must receive in one update. Folds that share an item are
+// sent together, because an update carries the newest version of each item.
 type fold struct {
-	// first and last are the revisions of the view that it is of.
+	// first and last are the revisions of the view that the fold covers.
 	first, last int64
 	keys        []string
-	// wide: it may be about any item. A wide fold is the only one that a mux has.
+	// wide reports that it may concern any item. A wide fold is the only one of a mux.
 	wide bool
-	// hosts is the newest of these revisions that changed bindings of hosts; 0: none did.
+	// hosts is the newest of these revisions that changed bindings of hosts; 0 if none did.
 	hosts int64
-	// at is when it was looked at first; zero before.
+	// at is the time of its first check; zero before.
 	at time.Time
 }
 
-// about tells whether the fold may be about one of the items.
+// about reports whether the fold may concern one of the items.
 func (f *fold) about(keys map[string]bool) bool {
 	return f.wide && len(keys) > 0 || slices.ContainsFunc(f.keys, func(k string) bool { return keys[k] })
 }
 
-// addFold notes a change for a mux; one of the same revision as the last one is part of it.
+// addFold adds a change for a mux. A change of the last fold's revision becomes part of that fold.
 func addFold(folds []fold, f fold) []fold {
 	if n := len(folds); n > 0 && !f.wide && !folds[n-1].wide && folds[n-1].last == f.last {
 		last := &folds[n-1]
-		last.keys, last.hosts = slices.Concat(last.keys, f.keys), max(last.hosts, f.hosts) // sessions share lists
+		// a new list, because sessions share them
+		last.keys, last.hosts = slices.Concat(last.keys, f.keys), max(last.hosts, f.hosts)
 	} else {
 		folds = append(folds, f)
 	}
@@ -53,7 +54,8 @@ func addFold(folds []fold, f fold) []fold {
 	return []fold{one}
 }
 
-// withSharers are marked folds and all that share items with them, directly or by others.
+// withSharers returns the marked folds and all that share items with them, directly or through
+// others.
 func withSharers(folds []fold, marked []bool) []bool {
 	out := make([]bool, len(folds))
 	keys := map[string]bool{}
@@ -72,7 +74,8 @@ func withSharers(folds []fold, marked []bool) []bool {
 	return out
 }
 
-// split parts folds into those that may be told and those that are held. What is overdue goes with all that shares items with it.
+// split divides folds into those that may be sent and those that are held. An overdue fold is
+// released with all folds that share items with it.
 func split(folds []fold, blocked, overdue []bool) (free, held []fold) {
 	released := withSharers(folds, overdue)
 	holding := make([]bool, len(folds))

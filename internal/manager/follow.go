@@ -9,10 +9,11 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// followRetry is how long a member waits before it asks a store again that does not answer.
+// followRetry is how long a member waits before it retries a store that does not respond.
 const followRetry = 250 * time.Millisecond
 
-// errUnusable is content of the store that this program or this data directory cannot work with; waiting does not help.
+// errUnusable is the error of store content that this program or this data directory cannot work
+// with. Waiting does not help.
 type errUnusable struct{ error }
 
 func (e errUnusable) Unwrap() error { return e.error }
@@ -34,8 +35,8 @@ func (m *Manager) load(ctx context.Context) (store.Watcher, error) {
 	return w, nil
 }
 
-// follow keeps the view at the store's newest revision until the member stops. A store that is away for a while, or that
-// dropped revisions which this member missed, is loaded again.
+// follow keeps the view at the store's newest revision until the member stops. It loads the store
+// again if the store was unreachable or dropped revisions that this member missed.
 func (m *Manager) follow(w store.Watcher) {
 	for {
 		err := m.pump(w)
@@ -60,7 +61,7 @@ func (m *Manager) follow(w store.Watcher) {
 	}
 }
 
-// pump folds revision after revision until the watcher fails.
+// pump applies revisions to the view one by one until the watcher fails.
 func (m *Manager) pump(w store.Watcher) error {
 	for {
 		batch, err := w.Next(m.ctx)

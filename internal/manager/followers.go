@@ -15,7 +15,7 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// followers are the members that relay to this one while it leads.
+// followers holds the members that relay to this one while it leads.
 type followers struct {
 	mu     sync.Mutex
 	byName map[string]*follower
@@ -23,26 +23,31 @@ type followers struct {
 
 func newFollowers() *followers { return &followers{byName: map[string]*follower{}} }
 
-// follower is one stream of a member that does not lead. Its nodes count as this member's own.
+// follower is the relay stream of a member that does not lead. Its nodes count as this member's
+// own.
 type follower struct {
 	m    *Manager
 	name string
 	ctx  context.Context
 	end  context.CancelCauseFunc
 
-	// nodes belongs to the receiving goroutine: the newest stream of each node at the follower.
+	// nodes has the newest stream of each node at the follower. It belongs to the receiving
+	// goroutine.
 	nodes map[string]*session
 
 	mu sync.Mutex
-	// revision is how far all its nodes are but for those behind; 0 when that is not known.
+	// revision is the revision that all its nodes have applied, except those in behind; 0 if that
+	// is unknown.
 	revision int64
 	behind   map[string]bool
 	// questions and verdicts, by host, wait to be sent.
 	questions []*apiv1.RelayDown
 	verdicts  map[string]*apiv1.NodeSaid
-	// stored is what the leader has stored since it was said; nil when it was too much.
+	// stored holds the changes that the leader has stored since the last message; nil if they were
+	// too many.
 	stored []*apiv1.StoredChange
-	// told: the verdicts that wait are all that is known, and it was not said yet that they are.
+	// told reports that the pending verdicts complete all known ones and that the follower was not
+	// yet sent AllSaid.
 	told bool
 	wake chan struct{} // room for one
 }
@@ -60,7 +65,8 @@ func (fs *followers) add(f *follower) {
 	fs.byName[f.name] = f
 }
 
-// tellHealth lets the muxes of all followers hear of a host's verdicts, but for those of the one that it is at: they did.
+// tellHealth queues a host's verdicts for the muxes of all followers, except the follower with the
+// host's stream, whose muxes have them.
 func (fs *followers) tellHealth(s *session, h *apiv1.HealthReport) {
 	if s.role != lb.RoleHost || h == nil {
 		return
@@ -74,7 +80,7 @@ func (fs *followers) tellHealth(s *session, h *apiv1.HealthReport) {
 	}
 }
 
-// remove reports whether the follower still was its member's.
+// remove removes the follower, and reports whether it still was its member's.
 func (fs *followers) remove(f *follower) bool {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -113,7 +119,7 @@ func (a memberAPI) Relay(ctx context.Context, stream *connect.BidiStream[apiv1.R
 	}()
 	err = f.speak(stream)
 	f.end(err)
-	// Receive ends with the handler only: what it still brings is ignored, for f.ctx is over.
+	// Receive ends with the handler only. Later messages are ignored, because f.ctx is over.
 	go func() {
 		<-heard
 		f.goodbye(t)
@@ -121,7 +127,8 @@ func (a memberAPI) Relay(ctx context.Context, stream *connect.BidiStream[apiv1.R
 	return err
 }
 
-// goodbye takes the follower's nodes off. They are gone as far as this leader knows; one that leads no more knows nothing.
+// goodbye disconnects the follower's nodes. If the term is over, it also drops their reports,
+// because only a leader keeps them.
 func (f *follower) goodbye(t *term) {
 	if f.m.followers.remove(f) {
 		f.m.hosts.hear(&apiv1.HostProgress{Manager: f.name, Gone: true})
@@ -133,7 +140,7 @@ func (f *follower) goodbye(t *term) {
 	f.m.o.Log.Info("manager relays no more", "manager", f.name, "cause", cause)
 }
 
-// left takes in the end of a node's stream.
+// left handles the end of a node's stream.
 func (f *follower) left(s *session, cause error, leads bool) {
 	s.end(cause)
 	if !leads {
@@ -142,7 +149,7 @@ func (f *follower) left(s *session, cause error, leads bool) {
 	f.m.disconnected(s, cause)
 }
 
-// forgetDeleted takes back what a host said whose Node object is gone.
+// forgetDeleted removes the health reports of a host whose Node object was deleted.
 func (m *Manager) forgetDeleted(s *session) {
 	if _, present := m.view.roleOf(s.name); present || s.role != lb.RoleHost {
 		return
@@ -150,7 +157,7 @@ func (m *Manager) forgetDeleted(s *session) {
 	m.forgetHealth(s)
 }
 
-// listen takes in what the follower says until the stream ends.
+// listen processes the follower's messages until the stream ends.
 func (f *follower) listen(stream *connect.BidiStream[apiv1.RelayUp, apiv1.RelayDown]) {
 	for {
 		up, err := stream.Receive()
@@ -168,7 +175,7 @@ func (f *follower) listen(stream *connect.BidiStream[apiv1.RelayUp, apiv1.RelayD
 	}
 }
 
-// hear takes in one message.
+// hear processes one message.
 func (f *follower) hear(up *apiv1.RelayUp) {
 	if said := up.GetSaid(); said != nil {
 		f.said(said)
@@ -195,7 +202,7 @@ func (f *follower) hear(up *apiv1.RelayUp) {
 	}
 }
 
-// said takes in a report of a node at the follower.
+// said processes a report of a node at the follower.
 func (f *follower) said(in *apiv1.NodeSaid) {
 	s := f.nodes[in.GetNode()]
 	if hello := in.GetReport().GetHello(); hello != nil {
@@ -209,7 +216,7 @@ func (f *follower) said(in *apiv1.NodeSaid) {
 	if s == nil || s.stream != in.GetStream() {
 		return // of a stream that is over
 	}
-	// Another one was newer, and may have ended since.
+	// Another stream was newer, and may have ended since.
 	if s.number != 0 || f.adopt(s) {
 		f.m.hear(s, in.GetReport())
 	}
@@ -226,7 +233,7 @@ func (f *follower) open(in *apiv1.NodeSaid, hello *apiv1.Hello) *session {
 // adopt makes the stream its node's newest, unless the node has opened another one since.
 func (f *follower) adopt(s *session) bool {
 	f.mu.Lock()
-	f.behind[s.name] = true // until the follower says otherwise
+	f.behind[s.name] = true // until the follower reports otherwise
 	f.mu.Unlock()
 	if !f.m.sessions.adopt(s) {
 		return false
@@ -236,7 +243,7 @@ func (f *follower) adopt(s *session) bool {
 	return true
 }
 
-// progress takes in how far the follower's nodes are.
+// progress records the progress of the follower's nodes.
 func (f *follower) progress(p *apiv1.RelayProgress) {
 	behind := make(map[string]bool, len(p.GetBehind()))
 	for _, node := range p.GetBehind() {
@@ -247,7 +254,8 @@ func (f *follower) progress(p *apiv1.RelayProgress) {
 	f.revision, f.behind = p.GetRevision(), behind
 }
 
-// settled is the revision that the node is known to obey because nothing since concerned it; 0 for not known.
+// settled returns a revision that the node is known to have applied because no later change
+// concerned it; 0 if unknown.
 func (f *follower) settled(node string) int64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -257,5 +265,5 @@ func (f *follower) settled(node string) int64 {
 	return f.revision
 }
 
-// maxRelayed is how many questions wait for the nodes of a follower that does not read.
+// maxRelayed bounds the pending requests to the nodes of a follower that does not read.
 const maxRelayed = 4096

@@ -12,7 +12,7 @@ import (
 	"github.com/shuntlb/shunt/internal/notify"
 )
 
-// ask queues a question to a node; false: too many wait.
+// ask queues a request to a node. It returns false if too many wait.
 func (f *follower) ask(node string, q *apiv1.PlanUpdate) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -24,7 +24,7 @@ func (f *follower) ask(node string, q *apiv1.PlanUpdate) bool {
 	return true
 }
 
-// tellHealth queues verdicts of a host, merged with those of it that wait.
+// tellHealth queues verdicts of a host, merged with its pending ones.
 func (f *follower) tellHealth(host string, opened int64, h *apiv1.HealthReport) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -37,7 +37,7 @@ func (f *follower) tellHealth(host string, opened int64, h *apiv1.HealthReport) 
 	notify.Send(f.wake)
 }
 
-// tellAll queues all that hosts said. It is called once, before anything is sent.
+// tellAll queues the verdicts of all hosts. It is called once, before anything is sent.
 func (f *follower) tellAll() {
 	f.m.verdicts.telling.Lock()
 	defer f.m.verdicts.telling.Unlock()
@@ -50,8 +50,9 @@ func (f *follower) tellAll() {
 	notify.Send(f.wake)
 }
 
-// retell queues what a host said that has left the follower for another member: while its stream stood there, the follower may
-// have refused what came of the other, as it does when the host's clock went back.
+// retell queues the verdicts of a host that left the follower for another member. While its stream
+// was at the follower, the follower may have refused the reports that came through the other
+// member, for example because the host's clock went back.
 func (f *follower) retell(host string) {
 	s := f.m.sessions.get(host)
 	if s == nil || s.role != lb.RoleHost || s.via == f {
@@ -72,7 +73,7 @@ func (f *follower) tellHost(host string, all *apiv1.HealthReport) {
 	f.tellHealth(host, opened, all)
 }
 
-// take empties what waits to be sent.
+// take removes and returns the pending messages.
 func (f *follower) take() []*apiv1.RelayDown {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -92,12 +93,14 @@ func (f *follower) take() []*apiv1.RelayDown {
 	return down
 }
 
-// speak sends until the stream ends: what was stored, what hosts elsewhere have yet to obey, questions, and verdicts.
+// speak sends until the stream ends: stored changes, the progress of hosts at other members,
+// requests, verdicts and loads.
 func (f *follower) speak(stream *connect.BidiStream[apiv1.RelayUp, apiv1.RelayDown]) error {
 	sent := map[string]*apiv1.HostProgress{}
 	var news hostNews
 	renew := f.m.o.Clock.After(0)
-	// What came before may be older than what the follower has of its own hosts; it is told again soon.
+	// Earlier loads may be older than the follower's loads of its own hosts. They are sent again
+	// soon.
 	loads := f.m.loads.teller(f.m.o.Clock, func(origin string) bool { return origin == f.name }).fresh()
 	for {
 		account, stirred, advanced := f.m.ownHosts()
@@ -139,8 +142,8 @@ func (f *follower) speak(stream *connect.BidiStream[apiv1.RelayUp, apiv1.RelayDo
 	}
 }
 
-// withHosts appends accounts of hosts to messages. The first goes into the last message if that is of a stored change: each message
-// costs both ends a system call and a switch of goroutines.
+// withHosts appends host progress to messages. The first one goes into the last message if that
+// holds a stored change, because each message costs both ends a system call and a goroutine switch.
 func withHosts(down, hosts []*apiv1.RelayDown) []*apiv1.RelayDown {
 	if n := len(down); n > 0 && len(hosts) > 0 && down[n-1].GetStored() != nil {
 		down[n-1].Hosts, hosts = hosts[0].GetHosts(), hosts[1:]
@@ -148,7 +151,8 @@ func withHosts(down, hosts []*apiv1.RelayDown) []*apiv1.RelayDown {
 	return append(down, hosts...)
 }
 
-// newHosts is what the follower has not heard of hosts elsewhere; sent is what it has.
+// newHosts returns the changes of host progress at other members since the progress in sent, and
+// updates sent.
 func (f *follower) newHosts(sent map[string]*apiv1.HostProgress, own *apiv1.HostProgress, others map[string]*apiv1.HostProgress) []*apiv1.RelayDown {
 	delete(others, f.name)
 	if own != nil {

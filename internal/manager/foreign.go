@@ -9,8 +9,8 @@ import (
 	"github.com/shuntlb/shunt/internal/pki"
 )
 
-// managerAddrs returns the addresses that managers serve and form the store at, with their names: of those that are up, and of the members of the
-// store that are not.
+// managerAddrs returns the addresses at which managers serve clients and form the store, with their
+// names. It includes managers that are up, and members of the store that are down.
 func (m *Manager) managerAddrs() map[netip.Addr]string {
 	out := map[netip.Addr]string{}
 	add := func(name string, texts ...string) {
@@ -38,7 +38,8 @@ func (m *Manager) managerAddrs() map[netip.Addr]string {
 	return out
 }
 
-// foreign returns the faults of a change that takes addresses of others, see lb.State.Foreign. by is who asks for all of it.
+// foreign returns the faults of a change that takes addresses of others; see lb.State.Foreign. by
+// is the caller of the whole change.
 func (s *snapshot) foreign(by identity, managers map[netip.Addr]string, edited map[ref]lb.Object) []lb.Violation {
 	claimant := lb.Claimant{Managers: managers}
 	if by.role == pki.RoleTenant {

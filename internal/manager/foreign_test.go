@@ -13,7 +13,8 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// owning is a Tenant with servers at 10.20.N.0/24 and 2001:db8:20:N::/64 and VIPs at 203.0.113.16*N/28 and 2001:db8:f:0:N::/80.
+// owning returns a Tenant with servers at 10.20.N.0/24 and 2001:db8:20:N::/64 and VIPs at
+// 203.0.113.16*N/28 and 2001:db8:f:0:N::/80.
 func owning(name, n, vips string) *lb.Tenant {
 	t := &lb.Tenant{
 		Name: name, DIPs: prefixes("10.20."+n+".0/24", "2001:db8:20:"+n+"::/64"), VIPs: prefixes("203.0.113."+vips+"/28", "2001:db8:f:0:"+n+"::/80"),
@@ -23,7 +24,7 @@ func owning(name, n, vips string) *lb.Tenant {
 	return t
 }
 
-// both is a service of shop with an address of each family in every field that has one.
+// both returns a service of shop with an address of each family in every field that holds one.
 func both(path string) *lb.Service {
 	s := ofTenant("shop-web", "shop", 17)
 	s.VIPs = append(s.VIPs, netip.MustParseAddr("2001:db8:f:0:1::1"))
@@ -37,8 +38,9 @@ func both(path string) *lb.Service {
 	return s
 }
 
-// TestTenantNamesItsOwnAddresses: a caller of role tenant names no address but its own, in any field, family and path, by any call that
-// writes; nothing tells whose it is. Nobody names the managers.
+// TestTenantNamesItsOwnAddresses checks that a caller of role tenant can use only its own
+// addresses, in any field, family and path, by any call that writes, and that errors do not reveal
+// the owner. No caller can use the managers' addresses.
 func TestTenantNamesItsOwnAddresses(t *testing.T) {
 	r := newRigOf(t, rig{store: store.NewMemory(), peer: "10.20.1.99:2380"})
 	mux := muxNode(1)
@@ -118,7 +120,7 @@ func TestTenantNamesItsOwnAddresses(t *testing.T) {
 	if got := r.services(); len(got) != 0 {
 		t.Errorf("of what was refused there is %q", got)
 	}
-	// An admin shares, explicitly.
+	// An admin shares addresses explicitly.
 	media := owning("media", "2", "32")
 	media.Shared = []lb.Share{{Tenants: []string{"shop"}, DIPs: prefixes("10.20.2.11/32"), VIPs: prefixes("203.0.113.33/32")}}
 	r.apply(media)
@@ -130,8 +132,8 @@ func TestTenantNamesItsOwnAddresses(t *testing.T) {
 	}
 }
 
-// TestTenantKeepsWhatItNamed: a Tenant that lists nothing owns nothing, but what was stored before it had lists can be drained and changed by
-// every source; an address more is refused.
+// TestTenantKeepsWhatItNamed checks that a Tenant without lists owns nothing, but that every source
+// can drain and change objects stored before it had lists. A further address is refused.
 func TestTenantKeepsWhatItNamed(t *testing.T) {
 	r := newRig(t, store.NewMemory())
 	shop := &lb.Tenant{Name: "shop"}
@@ -164,11 +166,12 @@ func TestTenantKeepsWhatItNamed(t *testing.T) {
 	}
 }
 
-// TestProbesOfATenantAreBounded: a request beyond quotas.probes is refused with the figure, in the audit log and as an event of the tenant.
+// TestProbesOfATenantAreBounded checks that a request beyond quotas.probes is refused with the
+// number, in the audit log and as an event of the tenant.
 func TestProbesOfATenantAreBounded(t *testing.T) {
 	r := newRig(t, store.NewMemory())
 	shop := owning("shop", "1", "16")
-	shop.Quotas.Probes = 1 // a probe a second
+	shop.Quotas.Probes = 1 // one probe a second
 	r.apply(network(), hostNode(1), shop)
 	ann := r.bearer(r.access("ann", "tenant", "shop", 0).Token)
 	if err := applyAs(t, ann, ofTenant("shop-web", "shop", 17)); err != nil {
@@ -186,7 +189,8 @@ func TestProbesOfATenantAreBounded(t *testing.T) {
 	}
 }
 
-// TestClashNamesTheNewcomer: the fault of a clash is of the object that came later, whatever its name.
+// TestClashNamesTheNewcomer checks that the fault of a clash is at the later object, whatever its
+// name.
 func TestClashNamesTheNewcomer(t *testing.T) {
 	r := newRig(t, store.NewMemory())
 	old := ofTenant("web", "default", 10)

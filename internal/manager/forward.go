@@ -23,18 +23,20 @@ import (
 )
 
 const (
-	// leaderWait is how long a call waits for a leader: an election after a crash takes little more than leaseTTL.
+	// leaderWait is how long a call waits for a leader. An election after a crash takes little more
+	// than leaseTTL.
 	leaderWait = 5 * time.Second
-	// leaderPause is how long a call waits before it asks a leader again that cannot be reached or does not lead yet.
+	// leaderPause is how long a call waits before it retries a leader that cannot be reached or
+	// does not lead yet.
 	leaderPause = 50 * time.Millisecond
-	// leaderGrace is how long the answer of a leader that is one no more may take to arrive.
+	// leaderGrace is how long the response of a replaced leader may take to arrive.
 	leaderGrace = 250 * time.Millisecond
-	// dialTimeout bounds the connecting to another manager.
+	// dialTimeout bounds the connection setup to another manager.
 	dialTimeout = time.Second
 )
 
-// leaders are the procedures that only the leader can serve. The value tells whether doing one twice, with something else
-// in between, may differ from doing it once.
+// leaders has the procedures that only the leader can serve. The value reports whether executing
+// one twice, with another call in between, may differ from executing it once.
 var leaders = map[string]bool{
 	shuntv1connect.ManagerApplyProcedure:             true,
 	shuntv1connect.ManagerDeleteProcedure:            true,
@@ -59,8 +61,9 @@ var leaders = map[string]bool{
 	shuntv1connect.ManagerAuditProcedure:             false,
 }
 
-// fresh are the procedures that any member serves, but not from a view that is behind what was acknowledged before. A Watch
-// begins with no less than what its caller saw at another member.
+// fresh has the procedures that any member serves, after its view has caught up with all
+// acknowledged writes. A Watch begins with at least the state that its caller saw at another
+// member.
 var fresh = map[string]bool{
 	shuntv1connect.ManagerGetProcedure:        true,
 	shuntv1connect.ManagerQUICConfigProcedure: true,
@@ -68,22 +71,23 @@ var fresh = map[string]bool{
 	shuntv1connect.ManagerListAccessProcedure: true,
 }
 
-// forwarder hands requests that only the leader can serve to the leader, whole, in whatever protocol they are.
+// forwarder forwards requests that only the leader can serve to the leader, unchanged, in any
+// protocol.
 type forwarder struct {
 	m *Manager
-	// next serves what this member can.
+	// next serves the requests that this member can serve.
 	next   http.Handler
 	refuse func(http.ResponseWriter, *http.Request, *connect.Error)
 }
 
-// newTransport connects to other managers.
+// newTransport returns the transport for connections to other managers.
 func (m *Manager) newTransport() *http.Transport {
 	return &http.Transport{
 		DialContext:        (&net.Dialer{Timeout: dialTimeout, FallbackDelay: -1}).DialContext,
 		TLSClientConfig:    m.cert.client(),
 		ForceAttemptHTTP2:  true,
-		DisableCompression: true, // bodies are passed on as they are
-		// The three bound how long a manager that is gone without a word holds anybody up.
+		DisableCompression: true, // bodies are passed on unchanged
+		// The three bound how long a manager that has disappeared silently delays a caller.
 		TLSHandshakeTimeout: dialTimeout,
 		IdleConnTimeout:     time.Minute,
 		HTTP2:               &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
@@ -122,7 +126,8 @@ func (f *forwarder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// try serves a request here. It is false, and nothing was answered, when the term ended before anything was done.
+// try serves a request here. It returns false, without a response, if the term ended before the
+// request had any effect.
 func (f *forwarder) try(w http.ResponseWriter, r *http.Request, body []byte) bool {
 	t := &trial{ResponseWriter: w, header: http.Header{}}
 	r = r.Clone(r.Context())
@@ -132,7 +137,7 @@ func (f *forwarder) try(w http.ResponseWriter, r *http.Request, body []byte) boo
 	return !t.refused
 }
 
-// trial holds an answer's header back until it is known whether it says that this member does not lead.
+// trial holds back the header of a response until it is known whether this member does not lead.
 type trial struct {
 	http.ResponseWriter
 	header         http.Header
@@ -151,7 +156,7 @@ func (t *trial) begin() {
 	maps.Copy(t.ResponseWriter.Header(), t.header)
 }
 
-// Header implements http.ResponseWriter. Trailers are set after the answer began.
+// Header implements http.ResponseWriter. Trailers are set after the response has begun.
 func (t *trial) Header() http.Header {
 	if t.begun && !t.refused {
 		return t.ResponseWriter.Header()
@@ -174,7 +179,7 @@ func (t *trial) Write(p []byte) (int, error) {
 	return t.ResponseWriter.Write(p)
 }
 
-// Unwrap makes http.ResponseController find deadlines.
+// Unwrap lets http.ResponseController find deadlines.
 func (t *trial) Unwrap() http.ResponseWriter { return t.ResponseWriter }
 
 // Flush implements http.Flusher, which streams need.
@@ -187,7 +192,8 @@ func (t *trial) Flush() {
 	}
 }
 
-// serveForwarded does what another member forwarded, and tells it by which revision it is done.
+// serveForwarded serves a request that another member forwarded, and returns the revision that
+// includes its effects.
 func (f *forwarder) serveForwarded(w http.ResponseWriter, r *http.Request) {
 	if _, err := f.m.lead(r.Context()); err != nil {
 		w.Header().Set(headerNotLeading, "1")
@@ -196,10 +202,11 @@ func (f *forwarder) serveForwarded(w http.ResponseWriter, r *http.Request) {
 	}
 	s := &stamped{ResponseWriter: w, view: f.m.view}
 	f.next.ServeHTTP(s, r)
-	s.stamp() // an answer without a body
+	s.stamp() // a response without a body
 }
 
-// stamped puts headerRevision on an answer. Its header is written when the call is done, or when a stream begins.
+// stamped sets headerRevision on a response. The header is written when the call is done, or when a
+// stream begins.
 type stamped struct {
 	http.ResponseWriter
 	view *view
@@ -225,7 +232,7 @@ func (s *stamped) Write(p []byte) (int, error) {
 	return s.ResponseWriter.Write(p)
 }
 
-// Unwrap makes http.ResponseController find flushing and deadlines.
+// Unwrap lets http.ResponseController find flushing and deadlines.
 func (s *stamped) Unwrap() http.ResponseWriter { return s.ResponseWriter }
 
 // Flush implements http.Flusher, which streams need.
@@ -242,10 +249,11 @@ func (v *view) revision() int64 {
 	return v.rev
 }
 
-// errLocal: this member has become the leader meanwhile.
+// errLocal is the error of a forward when this member has become the leader meanwhile.
 var errLocal = errors.New("this manager leads")
 
-// forward hands the request on. Its body was read: it may have to be sent again, to another leader.
+// forward forwards the request to the leader. Its body was read, because it may have to be sent
+// again, to another leader.
 func (f *forwarder) forward(w http.ResponseWriter, r *http.Request, body []byte, writes bool) {
 	who, err := identityOf(r.Context()).header()
 	if err != nil {
@@ -279,8 +287,8 @@ func (f *forwarder) forward(w http.ResponseWriter, r *http.Request, body []byte,
 	proxy.ServeHTTP(w, r)
 }
 
-// await waits until this member knows what the leader did, so that its caller reads here what it wrote. It is done
-// whether this member knows or not: a member that is far behind does not make it undone.
+// await waits until this member has the leader's write, so that the caller can read it here. It
+// returns without an error if this member is far behind, because the write is done anyway.
 func (f *forwarder) await(ctx context.Context, revision string) {
 	rev, err := strconv.ParseInt(revision, 10, 64)
 	if err != nil {
@@ -293,14 +301,15 @@ func (f *forwarder) await(ctx context.Context, revision string) {
 	}
 }
 
-// attempt sends one request to whoever leads.
+// attempt sends one request to the current leader.
 type attempt struct {
 	*forwarder
 	body   []byte
 	writes bool
 }
 
-// RoundTrip implements http.RoundTripper. It tries again only what was not done, or may be done twice.
+// RoundTrip implements http.RoundTripper. It retries only requests that had no effect or may be
+// executed twice.
 func (a attempt) RoundTrip(r *http.Request) (*http.Response, error) {
 	m, ctx := a.m, r.Context()
 	late := m.o.Clock.After(leaderWait)
@@ -324,7 +333,7 @@ func (a attempt) RoundTrip(r *http.Request) (*http.Response, error) {
 			case sent && a.writes:
 				return nil, fmt.Errorf("manager %s, which led, did not answer: whether it was done is unknown: %w", l.name, err)
 			default:
-				// Nothing was done, or nothing that may not be done again: the caller may ask on.
+				// The request had no effect, or may be executed again: the caller may retry.
 				failed = fmt.Errorf("%w: manager %s, which led, cannot be reached: %w", errNoLeader, l.name, err)
 			}
 		}
@@ -338,10 +347,11 @@ func (a attempt) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 }
 
-// maxRefusal bounds what a refusal says.
+// maxRefusal bounds the body of an error response.
 const maxRefusal = 1 << 20
 
-// whole reads a refusal to its end: of half of one its caller would know the status alone, and take it for another.
+// whole reads an error response to its end, because from a truncated one the caller would get the
+// status alone, and take it for another error.
 func whole(res *http.Response) error {
 	body, err := io.ReadAll(io.LimitReader(res.Body, maxRefusal))
 	res.Body.Close()
@@ -352,11 +362,12 @@ func whole(res *http.Response) error {
 	return nil
 }
 
-// errReplacedLeader ends the waiting for an answer of a leader that was replaced.
+// errReplacedLeader ends the wait for a response of a leader that was replaced.
 var errReplacedLeader = errors.New("it was replaced")
 
-// send makes one attempt. sent tells whether the leader may have got the request. The answer of a leader that the view
-// knows to be one no more is not waited for: it may be a process that stands still.
+// send makes one attempt. sent reports whether the leader may have received the request. It does
+// not wait longer than leaderGrace for a leader that was replaced according to the view, because
+// that may be a suspended process.
 func (a attempt) send(r *http.Request, l leaderKey) (res *http.Response, sent bool, err error) {
 	ctx, cancel := context.WithCancelCause(r.Context())
 	var got atomic.Bool
@@ -390,7 +401,7 @@ func (a attempt) send(r *http.Request, l leaderKey) (res *http.Response, sent bo
 	return res, true, nil
 }
 
-// closing is a body that frees what its request used.
+// closing is a body that releases the resources of its request.
 type closing struct {
 	io.ReadCloser
 	free func()

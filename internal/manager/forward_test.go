@@ -20,7 +20,7 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// protocols that a client may speak.
+// protocols are the protocols that a client may use.
 var protocols = map[string][]connect.ClientOption{
 	"connect":  nil,
 	"grpc":     {connect.WithGRPC()},
@@ -30,7 +30,7 @@ var protocols = map[string][]connect.ClientOption{
 	"gzip":     {connect.WithSendGzip(), connect.WithGRPC()},
 }
 
-// follower is a member that does not lead.
+// follower returns a member that does not lead.
 func (ms *members) follower() *rig {
 	leader := ms.leader(1)
 	for _, r := range ms.rigs {
@@ -42,7 +42,8 @@ func (ms *members) follower() *rig {
 	return nil
 }
 
-// TestFollowersForward calls everything that only a leader can do, in every protocol, at a member that does not lead.
+// TestFollowersForward calls every procedure that only a leader can serve, in every protocol, at a
+// member that does not lead.
 func TestFollowersForward(t *testing.T) {
 	ms := newMembers(t, 2, nil)
 	r := ms.follower()
@@ -150,8 +151,8 @@ func want(err error, code connect.Code, text string) error {
 	return nil
 }
 
-// TestReadsAfterWrites: what one member acknowledged is what every other one reads from then on, and nodes of any member
-// get it.
+// TestReadsAfterWrites checks that after one member has acknowledged a write, every other member
+// returns it, and that nodes at any member receive it.
 func TestReadsAfterWrites(t *testing.T) {
 	ms := newMembers(t, 3, nil)
 	ms.rigs[0].apply(network())
@@ -169,7 +170,8 @@ func TestReadsAfterWrites(t *testing.T) {
 	}
 }
 
-// TestNobodyForgesAnIdentity shows the header that managers forward identities in.
+// TestNobodyForgesAnIdentity sends the header in which managers forward identities, from other
+// clients.
 func TestNobodyForgesAnIdentity(t *testing.T) {
 	ms := newMembers(t, 2, nil)
 	ms.leader(1).apply(network())
@@ -192,7 +194,8 @@ func TestNobodyForgesAnIdentity(t *testing.T) {
 				t.Errorf("%s at %s: %v, want %v", c.who, r.name, err, c.want)
 			}
 		}
-		// A manager speaks for others, not for itself, and only to the leader.
+		// A manager forwards the calls of others, has no rights itself, and forwards only to the
+		// leader.
 		admin := shuntv1connect.NewManagerClient(r.httpClient(r.as(ca, "m9", "manager")), "https://"+r.addr)
 		req := connect.NewRequest(&apiv1.ApplyRequest{Objects: []*apiv1.Object{convert.ToObject(hostNode(1))}})
 		if _, err := admin.Apply(t.Context(), req); connect.CodeOf(err) != connect.CodePermissionDenied {
@@ -210,7 +213,8 @@ func TestNobodyForgesAnIdentity(t *testing.T) {
 	}
 }
 
-// TestRightsHoldBehindFollowers: a viewer is a viewer and a deleted node deleted when another member forwards for them.
+// TestRightsHoldBehindFollowers checks that the rights of a viewer and the deletion of a node also
+// apply when another member forwards the call.
 func TestRightsHoldBehindFollowers(t *testing.T) {
 	ms := newMembers(t, 2, nil)
 	r := ms.follower()
@@ -252,8 +256,9 @@ func TestRightsHoldBehindFollowers(t *testing.T) {
 	}
 }
 
-// TestForwardedCallsOutliveLeaders stops one leader after another while calls go on at a member that stays: reads never
-// fail, and writes fail only when it is unknown whether they were done, or when their leader was replaced in the middle.
+// TestForwardedCallsOutliveLeaders stops one leader after another while calls continue at a member
+// that stays. Reads never fail. Writes fail only when their result is unknown, or when their leader
+// was replaced in the middle.
 func TestForwardedCallsOutliveLeaders(t *testing.T) {
 	ms := newMembers(t, 3, nil)
 	ms.leader(1).apply(network())
@@ -290,7 +295,8 @@ func TestForwardedCallsOutliveLeaders(t *testing.T) {
 	}
 }
 
-// TestNoLeader: a member without a leader says so in time, and serves what it can.
+// TestNoLeader checks that a member without a leader reports so in time, and serves the requests
+// that it can.
 func TestNoLeader(t *testing.T) {
 	ms := &members{t: t, store: store.NewMemory()}
 	first := newRig(t, ms.store)
@@ -309,7 +315,8 @@ func TestNoLeader(t *testing.T) {
 	}
 }
 
-// TestLeaderOutOfReach: who leads by the store cannot be reached. A change is refused as while nobody leads, which tells clients that nothing was done of it.
+// TestLeaderOutOfReach checks a leader that is in the store but cannot be reached. A change is
+// refused with the error for a missing leader, which guarantees clients that it had no effect.
 func TestLeaderOutOfReach(t *testing.T) {
 	ms := &members{t: t, store: store.NewMemory()}
 	first := newRig(t, ms.store)
@@ -333,7 +340,7 @@ func TestLeaderOutOfReach(t *testing.T) {
 	}
 }
 
-// lazy is a store whose manager gets no lease to lead with, which are the shortest.
+// lazy is a store that grants no leader lease, which is the shortest.
 type lazy struct{ store.Store }
 
 func (l lazy) Grant(ctx context.Context, ttl time.Duration) (store.LeaseID, error) {

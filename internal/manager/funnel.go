@@ -9,38 +9,41 @@ import (
 	"github.com/shuntlb/shunt/internal/notify"
 )
 
-// funnel is where things wait until they are written. Equal ones that wait are put together; what keeps coming is
-// written at a steady pace, so that a flood costs bounded memory and bounded writes. It is safe for concurrent use.
+// funnel coalesces values that wait to be written. Equal pending values are merged, and repeated
+// ones are released at a steady pace, so that a flood costs bounded memory and bounded writes. It
+// is safe for concurrent use.
 type funnel[T any] struct {
 	funnelRules[T]
 
 	mu      sync.Mutex
 	waiting map[string]*waiter[T]
 	order   []*waiter[T] // by arrival
-	// groups are those that wait by their group, served is when one of a group was taken last, by takes.
+	// groups counts the pending values of each group. served is the number of takes when a value of
+	// the group was last taken.
 	groups  map[string]int
 	served  map[string]uint64
 	takes   uint64
 	credits map[string]credit
-	// wake says that something waits, crowd that batch of them do. Both have room for one.
+	// wake is signalled when a value waits, crowd when batch values wait. Both have room for one.
 	wake, crowd chan struct{}
 }
 
-// funnelRules are what a funnel keeps to.
+// funnelRules are the parameters of a funnel.
 type funnelRules[T any] struct {
-	// merge returns one thing for two equal ones; old came first.
+	// merge returns the value that replaces two equal ones; old was put first.
 	merge func(old, now T) T
-	// overflow renames a thing that comes when limit of them wait: it is put together with others.
+	// overflow renames a value that arrives when limit values wait, so that it merges with others.
 	overflow func(T) (string, T)
 	limit    int
 	batch    int
-	// group, if not nil, names who a thing is of. At most share of a group wait, and further ones are put together by the name that rest gives
-	// them. At limit a group with fewer takes a place of the one with most; each group is taken from in turn. So what one group
-	// brings, however much, is no other's loss.
+	// group, if not nil, returns the owner of a value. At most share values of a group wait;
+	// further ones are merged under the name that rest returns. At limit, a group with fewer values
+	// takes a place of the group with most. take serves the groups in turn. So no group can
+	// displace the values of another, however many it puts.
 	group func(T) string
 	share int
 	rest  func(group string, v T) (string, T)
-	// Equal things come through burst times, and then one each pace.
+	// Equal values are released burst times, and then one per pace.
 	burst int
 	pace  time.Duration
 }
@@ -49,11 +52,11 @@ type waiter[T any] struct {
 	key   string
 	value T
 	group string
-	// rest: it is what is put together of its group.
+	// rest reports that this is the merged value of its group.
 	rest bool
 }
 
-// credit is how often a thing may come through, as of a time.
+// credit is how often a value may be released, as of a time.
 type credit struct {
 	left float64
 	at   time.Time
@@ -66,7 +69,7 @@ func newFunnel[T any](r funnelRules[T]) *funnel[T] {
 	}
 }
 
-// put adds a thing; things with equal keys are equal.
+// put adds a value. Values with equal keys are equal.
 func (f *funnel[T]) put(key string, v T) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -94,13 +97,14 @@ func (f *funnel[T]) put(key string, v T) {
 	}
 }
 
-// joinRest renames a thing to what is put together of its group.
+// joinRest renames a value so that it merges into the rest of its group.
 func (f *funnel[T]) joinRest(w *waiter[T]) {
 	w.key, w.value = f.rest(w.group, w.value)
 	w.rest = true
 }
 
-// makeRoom puts things of the group with most together, until one more fits; false when no group has clearly more than this one.
+// makeRoom merges values of the group with most until one more value fits. It returns false if no
+// group has clearly more than this one.
 func (f *funnel[T]) makeRoom(group string) bool {
 	most := group
 	for g, n := range f.groups {
@@ -136,8 +140,9 @@ func (f *funnel[T]) leaveGroup(group string) {
 	}
 }
 
-// take returns at most most of the things that may come through now: of each group in turn, and of a group in the order of their arrival. left
-// tells how many still wait, next when one of them may come through; it is zero when one may at once, or none waits.
+// take returns at most most of the values that may be released now: of each group in turn, and
+// within a group in order of arrival. left is the number that still wait. next is the time at which
+// one of them may be released; it is zero if one already may, or if none waits.
 func (f *funnel[T]) take(now time.Time, most int) (out []T, left int, next time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -169,7 +174,8 @@ func (f *funnel[T]) take(now time.Time, most int) (out []T, left int, next time.
 	return out, len(f.order), next
 }
 
-// inTurn orders things by how many of their group come before, then by when their group was served last, then by arrival.
+// inTurn orders values by how many of their group come before, then by when their group was last
+// served, then by arrival.
 func (f *funnel[T]) inTurn(ready []*waiter[T]) []*waiter[T] {
 	if f.group == nil {
 		return ready
@@ -197,7 +203,8 @@ func (f *funnel[T]) creditLocked(key string, now time.Time) credit {
 	return c
 }
 
-// forgetLocked bounds the credits: one that is whole needs no memory. When that is not enough some are given back.
+// forgetLocked bounds the credits. It deletes full ones, which need no memory, and if that is not
+// enough also others, which makes these full.
 func (f *funnel[T]) forgetLocked(now time.Time) {
 	if len(f.credits) <= 2*f.limit {
 		return
@@ -215,7 +222,7 @@ func (f *funnel[T]) forgetLocked(now time.Time) {
 	}
 }
 
-// drop forgets everything that waits.
+// drop discards all pending values.
 func (f *funnel[T]) drop() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

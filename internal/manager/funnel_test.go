@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// counted is a thing with its number.
+// counted is a value with its number.
 type counted struct {
 	name string
 	n    int
@@ -22,8 +22,9 @@ func newCounting(limit, burst int, pace time.Duration) *funnel[counted] {
 	})
 }
 
-// TestFunnelLosesNothing: whatever comes and whenever it is taken, the numbers of what comes out add up to those of what
-// came in, nothing comes out faster than it may, and no more than limit waits beside what was put together.
+// TestFunnelLosesNothing checks that for any puts and takes the numbers that come out add up to
+// those put in, that no value is released faster than it may be, and that no more than limit values
+// wait in addition to the merged ones.
 func TestFunnelLosesNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		limit, burst := rapid.IntRange(6, 8).Draw(t, "limit"), rapid.IntRange(1, 3).Draw(t, "burst")
@@ -90,7 +91,7 @@ func TestFunnelTellsWhenToComeBack(t *testing.T) {
 	}
 }
 
-// TestFunnelMemoryIsBounded: as many different things as you like.
+// TestFunnelMemoryIsBounded checks that any number of different values uses bounded memory.
 func TestFunnelMemoryIsBounded(t *testing.T) {
 	f := newCounting(100, 1, time.Minute)
 	now, out := time.Unix(1000, 0), 0

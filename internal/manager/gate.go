@@ -19,29 +19,30 @@ import (
 	"github.com/shuntlb/shunt/internal/pki"
 )
 
-// Limits of what strangers may make the manager wait for and keep.
+// Bounds of the time and memory that unauthenticated clients can use.
 const (
-	// bodyTimeout: the largest request at 10 Mbit/s takes 54 seconds.
+	// bodyTimeout is more than the 54 seconds that the largest request takes at 10 Mbit/s.
 	bodyTimeout = time.Minute
-	// joinTimeout and maxJoinBytes: a token and a certificate request are less than a kilobyte.
+	// joinTimeout and maxJoinBytes suffice for a token and a certificate request of less than a
+	// kilobyte.
 	joinTimeout  = 10 * time.Second
 	maxJoinBytes = 16 << 10
-	// maxBearerBytes: an ID token with a hundred groups has less.
+	// maxBearerBytes is more than the size of an ID token with a hundred groups.
 	maxBearerBytes = 16 << 10
 )
 
-// What is said to those who are refused. Unknown, expired, revoked and wrong tokens all get the same answer.
+// Errors of refused clients. Unknown, expired, revoked and wrong tokens all get the same error.
 var (
 	errNobody    = connect.NewError(connect.CodeUnauthenticated, errors.New("a client certificate or an access token is required"))
 	errBadBearer = connect.NewError(connect.CodeUnauthenticated, errors.New("bearer token: it is unknown, expired, revoked or wrong"))
-	// errTenantCompressed is of a request whose size would not be known.
+	// errTenantCompressed is the error of a request whose size would be unknown.
 	errTenantCompressed = errors.New("requests of role tenant must not be compressed")
 )
 
-// door is what callers pass before the API: who they are, what they may, and how often.
+// door authenticates and authorizes callers before the API, and limits their rates.
 type door struct {
 	view *view
-	// current returns when the view holds all that was acknowledged before the call.
+	// current returns when the view holds every write acknowledged before the call.
 	current  func(context.Context) error
 	oidc     *oidc.Verifier // nil without one
 	clock    clock.Clock
@@ -53,7 +54,7 @@ type door struct {
 	lanes    *lanes
 	streams  *streams
 	reads    *readTurns
-	// streamReads are for what streams send: as many wait as there may be streams.
+	// streamReads is for the messages of streams: as many wait as there may be streams.
 	streamReads *readTurns
 }
 
@@ -61,7 +62,7 @@ func (m *Manager) newDoor() *door {
 	return &door{view: m.view, current: m.current, oidc: m.o.OIDC, clock: m.o.Clock, audited: m.audited, event: m.event, attempts: newAttempts(), rates: newRates(), dryRuns: newRates(), lanes: newLanes(), streams: newStreams(), reads: newReadTurns(tenantReadsWaiting), streamReads: newReadTurns(tenantCalls)}
 }
 
-// gate finds out who calls and checks rights before anything of a request's body is read.
+// gate authenticates the caller and checks its rights before anything of a request's body is read.
 type gate struct {
 	*door
 	next   http.Handler
@@ -91,7 +92,7 @@ func (g gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	defer done()
 	if timeout := readTimeout(procedure); timeout > 0 {
-		// A connection without deadlines is one of a test; Serve's have them.
+		// Only the connections of tests have no deadlines; Serve's have them.
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(timeout))
 	}
 	if tokenInBody(procedure) {
@@ -109,8 +110,9 @@ func (g gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	g.next.ServeHTTP(w, r.WithContext(ctx))
 }
 
-// hangUp ends the connection of a certificate that has expired: with the one that replaces it its owner needs another connection.
-// What a manager forwarded on it is not done, and the manager asks again.
+// hangUp closes the connection of a certificate that has expired, because the owner needs another
+// connection for its next certificate. A request that a manager forwarded on it has no effect, and
+// the manager repeats it.
 func (g gate) hangUp(w http.ResponseWriter, id identity) {
 	if id.cert == nil || id.forwarded || id.expires.After(g.clock.Now()) {
 		return
@@ -121,7 +123,7 @@ func (g gate) hangUp(w http.ResponseWriter, id identity) {
 	}
 }
 
-// readTimeout bounds the reading of a request; 0 is for streams.
+// readTimeout returns the time to read a request; 0 for streams.
 func readTimeout(procedure string) time.Duration {
 	switch procedure {
 	case shuntv1connect.NodeProtocolSyncProcedure, shuntv1connect.ManagerWatchProcedure, shuntv1connect.ManagerEventsProcedure,
@@ -134,7 +136,7 @@ func readTimeout(procedure string) time.Duration {
 	return bodyTimeout
 }
 
-// admit says who calls, or refuses.
+// admit returns the caller's identity, or an error if it may not call the procedure.
 func (g gate) admit(r *http.Request, procedure string) (identity, *connect.Error) {
 	id, cause, err := g.identify(r, procedure)
 	if err == nil {
@@ -143,7 +145,7 @@ func (g gate) admit(r *http.Request, procedure string) (identity, *connect.Error
 	if err == nil {
 		err = id.may(procedure)
 	}
-	// Sync answers a deleted node itself; Join judges the token, which may be a new one.
+	// Sync itself responds to a deleted node, and Join checks the token, which may be a new one.
 	own := procedure == shuntv1connect.NodeProtocolSyncProcedure || procedure == shuntv1connect.NodeProtocolJoinProcedure
 	if err == nil && id.cert != nil && !own && g.view.revokedCert(id.cert) {
 		err = denied("node %s was deleted, or its certificates were revoked: it needs a new join token", id.name)
@@ -157,13 +159,15 @@ func (g gate) admit(r *http.Request, procedure string) (identity, *connect.Error
 	return id, err
 }
 
-// tenancy refuses whoever acts for a tenant that has no object, by whatever they proved who they are: with the object ends
-// all access. Services of a tenant without an object are the operator's to change.
+// tenancy returns an error for a caller of a tenant that has no object, whatever its credential,
+// because all access ends with the object. Services of a tenant without an object are the
+// operator's to change.
 func (d *door) tenancy(ctx context.Context, id identity) *connect.Error {
 	if id.role != pki.RoleTenant {
 		return nil
 	}
-	// What is there here may have been deleted elsewhere. Who has an id has waited for that already.
+	// A tenant in the view may have been deleted elsewhere. A caller with an access id has already
+	// waited for the view to be current.
 	if id.access == "" && d.view.hasTenant(id.tenant) {
 		if err := d.current(ctx); err != nil {
 			return connect.NewError(connect.CodeUnavailable, err)
@@ -175,14 +179,14 @@ func (d *door) tenancy(ctx context.Context, id identity) *connect.Error {
 	return nil
 }
 
-// hasTenant tells whether a tenant has an object.
+// hasTenant reports whether a tenant has an object.
 func (v *view) hasTenant(name string) bool {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
 	return v.state.Tenants[name] != nil
 }
 
-// tooMany refuses until wait is over.
+// tooMany returns the error of a refusal for the time wait.
 func tooMany(what string, wait time.Duration) *connect.Error {
 	seconds := strconv.Itoa(int(math.Ceil(wait.Seconds())))
 	err := connect.NewError(connect.CodeResourceExhausted, fmt.Errorf("%s: try again in %ss", what, seconds))
@@ -190,8 +194,8 @@ func tooMany(what string, wait time.Duration) *connect.Error {
 	return err
 }
 
-// refused notes a refusal and returns what the caller hears. Whoever failed too often hears that instead, and only the
-// first time is audited.
+// refused audits a refusal and returns the error for the caller. A client that failed too often
+// gets that as the error, and only the first such refusal is audited.
 func (d *door) refused(id identity, procedure, cause string, err *connect.Error) *connect.Error {
 	said := err
 	if err.Code() == connect.CodeUnauthenticated || id.via == "" && err.Code() == connect.CodePermissionDenied {
@@ -213,7 +217,7 @@ func (d *door) refused(id identity, procedure, cause string, err *connect.Error)
 	return said
 }
 
-// refuse answers in the caller's protocol.
+// refuse sends an error in the caller's protocol.
 func (g gate) refuse(w http.ResponseWriter, r *http.Request, err *connect.Error) {
 	if err.Code() == connect.CodeUnauthenticated {
 		w.Header().Set("WWW-Authenticate", "Bearer")

@@ -9,7 +9,7 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// zeros is a body that counts how much of it was asked for.
+// zeros is a body that counts the bytes read.
 type zeros struct{ left, read int }
 
 func (z *zeros) Read(p []byte) (int, error) {
@@ -21,7 +21,8 @@ func (z *zeros) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// TestStrangersBodiesAreNotRead: nobody without rights makes the manager hold a large request.
+// TestStrangersBodiesAreNotRead checks that a client without rights cannot make the manager hold a
+// large request.
 func TestStrangersBodiesAreNotRead(t *testing.T) {
 	r := newRig(t, store.NewMemory())
 	hc := r.httpClient(r.as(nil, "", "none"))

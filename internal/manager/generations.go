@@ -12,11 +12,13 @@ import (
 	"github.com/shuntlb/shunt/internal/pki"
 )
 
-// generationsFile in pki/ has two generations of secrets while the CA is replaced. While it is there, ca.crt, ca.key and store.key do not count: so
-// that both generations change places, and the former one goes, in one step each.
+// generationsFile in pki/ holds two generations of secrets while the CA is replaced. While it
+// exists, ca.crt, ca.key and store.key are ignored, so that the swap of the generations and the
+// removal of the previous one are atomic.
 const generationsFile = "generations"
 
-// loadGenerations reads the secrets of a manager that stopped while the CA was replaced; nil when there is no such file.
+// loadGenerations reads the secrets of a manager that stopped while the CA was replaced. It returns
+// nil if there is no such file.
 func loadGenerations(dir *DataDir) (*secrets, error) {
 	path := dir.pki(generationsFile)
 	content, err := readFile(path)
@@ -91,7 +93,7 @@ func (s *secrets) settle(dir *DataDir) error {
 	return nil
 }
 
-// generationOf returns the generation of a CA; nil when there is none.
+// generationOf returns the generation of a CA, or nil if there is none.
 func (s *secrets) generationOf(ca []byte) *generation {
 	for _, g := range s.all() {
 		if bytes.Equal(g.ca.Cert.Raw, ca) {

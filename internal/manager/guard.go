@@ -16,7 +16,8 @@ import (
 	"github.com/shuntlb/shunt/internal/pki"
 )
 
-// guard is the inner side of the door: it keeps tenants to their own and notes what is refused.
+// guard is the interceptor behind the authenticator. It restricts tenants to their own objects and
+// audits refusals.
 type guard struct{ *door }
 
 // WrapUnary implements connect.Interceptor.
@@ -71,8 +72,9 @@ func (g guard) unary(ctx context.Context, req connect.AnyRequest, next connect.U
 	return res, nil
 }
 
-// spend takes one of the tenant's changes for a request that wants to change something; unused gives it back, for one of its dry runs if the
-// request was computed. A dry run takes one of its own, which it has used up whatever comes out.
+// spend takes one of the tenant's changes for a request that writes. unused returns it, and takes
+// one of the tenant's dry runs instead if the request was computed. A dry run takes one of its own,
+// which is used up whatever the result.
 func (g guard) spend(id identity, req proto.Message) (unused func(computed bool), err error) {
 	w, ok := req.(interface{ GetDryRun() bool })
 	if !ok {
@@ -83,7 +85,8 @@ func (g guard) spend(id identity, req proto.Message) (unused func(computed bool)
 		return func(bool) {}, g.take(g.dryRuns, id.tenant, "dry runs", max(quota, dryRunsPerMinute))
 	}
 	unused = func(computed bool) {
-		// What is refused or changes nothing is computed as a dry run is, and counts as one; where these are used up, as a change.
+		// A computed request that is refused or changes nothing counts as a dry run. If those are
+		// used up, it counts as a change.
 		if !computed || g.dryRuns.take(id.tenant, max(quota, dryRunsPerMinute), g.clock.Now()) == 0 {
 			g.rates.giveBack(id.tenant)
 		}
@@ -91,7 +94,7 @@ func (g guard) spend(id identity, req proto.Message) (unused func(computed bool)
 	return unused, g.take(g.rates, id.tenant, "quotas.changes", quota)
 }
 
-// take takes one of so many a minute, or refuses; what says which.
+// take takes one of perMinute tokens, or returns an error that names the quota.
 func (g guard) take(from *rates, tenant, what string, perMinute uint32) error {
 	wait := from.take(tenant, perMinute, g.clock.Now())
 	if wait == 0 {
@@ -102,7 +105,7 @@ func (g guard) take(from *rates, tenant, what string, perMinute uint32) error {
 	return tooMany(fmt.Sprintf("tenants/%s: %s", tenant, used), wait)
 }
 
-// changed tells whether an answer is one of a change.
+// changed reports whether a response is that of a change.
 func changed(res proto.Message) bool {
 	r, ok := res.(interface{ GetChanges() []*apiv1.Change })
 	if !ok {
@@ -116,7 +119,7 @@ func changed(res proto.Message) bool {
 	return false
 }
 
-// changesPerMinute is a tenant's quota, or the default.
+// changesPerMinute returns a tenant's quota, or the default.
 func (v *view) changesPerMinute(tenant string) uint32 {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
@@ -126,7 +129,7 @@ func (v *view) changesPerMinute(tenant string) uint32 {
 	return lb.DefaultQuotas.Changes
 }
 
-// WrapStreamingClient implements connect.Interceptor; a server has no use for it.
+// WrapStreamingClient implements connect.Interceptor. It has no effect in a server.
 func (g guard) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
 	return next
 }
@@ -189,7 +192,8 @@ func (c *scopedConn) Send(m any) error {
 	return c.StreamingHandlerConn.Send(m)
 }
 
-// reached notes a question for another's object whose answer is as empty as that about nothing.
+// reached audits a request for another tenant's object whose response is as empty as for an object
+// that does not exist.
 func (g guard) reached(s *scope, f filter, procedure string, req proto.Message) {
 	if f.names == nil {
 		return
@@ -200,7 +204,7 @@ func (g guard) reached(s *scope, f filter, procedure string, req proto.Message) 
 	}
 }
 
-// judged notes an error of the API that is a refusal, and returns what the caller hears.
+// judged audits an error of the API that is a refusal, and returns the error for the caller.
 func (g guard) judged(id identity, procedure string, err error) error {
 	var refusal *connect.Error
 	if over := (overReach{}); errors.As(err, &over) && errors.As(over.says, &refusal) {
@@ -210,7 +214,7 @@ func (g guard) judged(id identity, procedure string, err error) error {
 		return err
 	}
 	if errors.Is(err, errSurplus) || errors.Is(err, errCrowded) {
-		return err // the node is sent to another manager, or waits for its turn: nothing was refused
+		return err // the node goes to another manager, or waits for its turn: nothing was refused
 	}
 	switch refusal.Code() {
 	case connect.CodePermissionDenied, connect.CodeUnauthenticated, connect.CodeResourceExhausted:

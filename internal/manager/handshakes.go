@@ -13,31 +13,34 @@ import (
 )
 
 const (
-	// handshakeTimeout bounds a TLS handshake from the first byte on, without the time in which it waits for its turn.
+	// handshakeTimeout bounds a TLS handshake from the first byte on, without the time in which it
+	// waits for its turn.
 	handshakeTimeout = 10 * time.Second
-	// tooLate is the wait for a first turn after which a connection is given up: its peer, which waits for 20 seconds, would
-	// do so in the middle, and what was computed for it would be lost. Without that a manager that is late by more would
-	// serve nobody any more.
+	// tooLate is the wait for a first turn after which a connection is closed, because its peer,
+	// which waits for 20 seconds, would close it in the middle, and the computation would be
+	// wasted. Without tooLate a manager that is late by more would serve no client any more.
 	tooLate = 12 * time.Second
 )
 
 // errTooLate ends connections that waited too long.
 var errTooLate = errors.New("too many connections came at once")
 
-// handshakes is a listener whose connections have had their TLS handshake. No more of them compute at once than there are
-// CPUs, and those that began go first: when thousands of nodes come back at once the first are served while others still
-// wait, instead of all being late together, and whatever else the process does is not behind all of them. One that
-// waits for its peer takes nobody's turn.
+// handshakes is a listener that returns connections after their TLS handshake. At most one
+// handshake per CPU computes at a time, and those that have begun go first. When thousands of nodes
+// reconnect together, the first are served while others still wait, instead of all being late
+// together, and other work of the process does not wait behind all of them. A handshake that waits
+// for its peer holds no turn.
 type handshakes struct {
 	net.Listener
 	cfg   *tls.Config
 	turns *turns
 	ready chan net.Conn
-	// refused is told of client certificates that are no good.
+	// refused is called for invalid client certificates.
 	refused func(from net.Addr, err *tls.CertificateVerificationError)
-	// arriving are the connections whose handshake is not over, guests those of people without a certificate of an administrator afterwards.
+	// arriving bounds the connections whose handshake is not over, guests those of people without
+	// an administrator's certificate afterwards.
 	arriving, guests *lobby
-	// crowded is told of connections that had no place.
+	// crowded is called for connections that got no place.
 	crowded func(from net.Addr)
 
 	ctx context.Context
@@ -52,7 +55,7 @@ func newHandshakes(l net.Listener, cfg *tls.Config, refused func(net.Addr, *tls.
 	return h
 }
 
-// acceptAll works until the listener fails.
+// acceptAll accepts connections until the listener fails.
 func (h *handshakes) acceptAll() {
 	var pause time.Duration
 	for {
@@ -82,7 +85,8 @@ func (h *handshakes) acceptAll() {
 	}
 }
 
-// shake hands a connection on whether its handshake succeeded or not: the server says what is wrong to whom it concerns.
+// shake runs a handshake and passes the connection on even if the handshake failed, because the
+// server reports the error to the client.
 func (h *handshakes) shake(raw *visitor) {
 	turn := &turnConn{Conn: raw, turns: h.turns}
 	conn := tls.Server(turn, h.cfg)
@@ -103,8 +107,9 @@ func (h *handshakes) shake(raw *visitor) {
 	}
 }
 
-// seated gives a connection whose handshake succeeded its place: none when its peer has a certificate of a node, a manager or an administrator, else
-// among guests.
+// seated moves a connection whose handshake succeeded out of arriving. The connection of a node, a
+// manager or an administrator needs no other place; any other gets one among the guests. It returns
+// false if there is none.
 func (h *handshakes) seated(raw *visitor, conn *tls.Conn) bool {
 	if certs := conn.ConnectionState().PeerCertificates; len(certs) > 0 {
 		if _, role := pki.Identity(certs[0]); role != pki.RoleTenant && role != pki.RoleViewer {
@@ -134,12 +139,12 @@ func (h *handshakes) Close() error {
 	return err
 }
 
-// turnConn is a connection whose owner has a turn whenever it does not wait for the peer, until over. Until then
-// one goroutine reads.
+// turnConn is a connection that holds a turn whenever it does not wait for the peer, until over is
+// called. Until then one goroutine reads.
 type turnConn struct {
 	net.Conn
 	turns *turns
-	// had: something was read; has: it has a turn; done: it needs none any more.
+	// had: something was read. has: it holds a turn. done: it needs no more turns.
 	had, has, done bool
 }
 
@@ -166,14 +171,14 @@ func (c *turnConn) Read(p []byte) (int, error) {
 		if now.Sub(came) > tooLate {
 			return 0, errTooLate
 		}
-		// The wait for the turn was not the peer's.
+		// The peer did not cause the wait for the turn.
 		c.Conn.SetDeadline(now.Add(handshakeTimeout))
 		c.had = true
 	}
 	return n, nil
 }
 
-// over ends the taking of turns. It is called before the connection is used by others.
+// over ends the use of turns. It is called before the connection is used by others.
 func (c *turnConn) over() {
 	if c.has {
 		c.turns.give()
@@ -182,11 +187,13 @@ func (c *turnConn) over() {
 	c.Conn.SetDeadline(time.Time{})
 }
 
-// turns are who may compute: so many at once, in the order in which they asked, those that began before others.
+// turns bounds the handshakes that compute concurrently. Turns are granted in order of request, to
+// handshakes that have begun before others.
 type turns struct {
 	mu   sync.Mutex
 	free int
-	// began and fresh wait, by whether they had a turn before; closing the channel hands one over.
+	// began and fresh are the waiting handshakes that had a turn before, and that had none. Closing
+	// the channel grants a turn.
 	began, fresh []chan struct{}
 }
 

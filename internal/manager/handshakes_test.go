@@ -11,7 +11,8 @@ import (
 	"github.com/shuntlb/shunt/internal/pki"
 )
 
-// TestTurnsGoToThoseThatBegan: who had a turn before is not behind those that had none.
+// TestTurnsGoToThoseThatBegan checks that a handshake that had a turn does not wait behind those
+// that had none.
 func TestTurnsGoToThoseThatBegan(t *testing.T) {
 	turns := newTurns(1)
 	turns.take(false)
@@ -49,8 +50,9 @@ func (t *turns) waiting() int {
 	return len(t.began) + len(t.fresh)
 }
 
-// TestSilentPeersTakeNoTurn: connections that say nothing, half of a hello or not a hello keep nobody out though there are more
-// of them than turns, and all turns are free in the end.
+// TestSilentPeersTakeNoTurn checks that connections that send nothing, half of a hello or no hello
+// do not block others although there are more of them than turns, and that all turns are free in
+// the end.
 func TestSilentPeersTakeNoTurn(t *testing.T) {
 	ca, err := pki.NewCA("test", time.Now())
 	if err != nil {
@@ -77,7 +79,7 @@ func TestSilentPeersTakeNoTurn(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		// The beginning of a record that goes on for 512 bytes.
+		// The beginning of a record of 512 bytes.
 		c.Write([]byte{22, 3, 1, 2, 0, 1}[:i%3*3])
 	}
 	served := make(chan error, 1)

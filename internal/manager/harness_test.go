@@ -41,17 +41,17 @@ type rig struct {
 	clock clock.Clock
 	oidc  *oidc.Verifier // none when nil
 	log   *slog.Logger   // the test's when nil
-	// cluster and peer are of a store with members.
+	// cluster and peer are for a store with members.
 	cluster store.Cluster
 	peer    string
-	// keyRest and keyLifetime are those of the manager; 0 is by default.
+	// keyRest and keyLifetime are options of the manager; 0 is the default.
 	keyRest, keyLifetime time.Duration
 
 	name string
 	path string
 	addr string
 	m    *manager.Manager
-	// ended tells why the manager ended by itself.
+	// ended receives the error with which the manager ended by itself.
 	ended chan error
 	stop  func()
 	admin shuntv1connect.ManagerClient
@@ -63,13 +63,14 @@ func newRig(t *testing.T, s store.Store) *rig {
 	return newRigAt(t, s, nil)
 }
 
-// newRigAt starts one with a clock.
+// newRigAt starts a manager with a clock.
 func newRigAt(t *testing.T, s store.Store, c clock.Clock) *rig {
 	t.Helper()
 	return newRigOf(t, rig{store: s, clock: c})
 }
 
-// newRigOf starts one with what the rig says: a store, a clock, a log, a verifier of ID tokens.
+// newRigOf starts a manager with the rig's settings: a store, a clock, a log, a verifier of ID
+// tokens.
 func newRigOf(t *testing.T, r rig) *rig {
 	t.Helper()
 	r.t, r.name, r.path = t, "m1", t.TempDir()
@@ -81,7 +82,7 @@ func newRigOf(t *testing.T, r rig) *rig {
 	return &r
 }
 
-// start begins a term; at a restart on the address of the last one.
+// start begins a term. A restart uses the last address again.
 func (r *rig) start() {
 	r.t.Helper()
 	listen := r.addr
@@ -122,8 +123,8 @@ func (r *rig) start() {
 	r.admin = shuntv1connect.NewManagerClient(r.httpClient(r.adminTLS()), "https://"+r.addr)
 }
 
-// loopback is an address of this process alone, with a free port that nobody's outgoing connection takes between two
-// starts: those leave from 127.0.0.1.
+// loopback returns an address that only this process uses, with a free port. No outgoing connection
+// takes the port between two starts, because those leave from 127.0.0.1.
 func loopback() string { return fmt.Sprintf("127.77.%d.%d:0", os.Getpid()>>8&255, os.Getpid()&255) }
 
 func logger(t *testing.T) *slog.Logger {
@@ -133,7 +134,7 @@ func logger(t *testing.T) *slog.Logger {
 	return slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
-// adminTLS reads admin.yaml as the command line does.
+// adminTLS reads admin.yaml like the command line.
 func (r *rig) adminTLS() *tls.Config {
 	r.t.Helper()
 	content, err := os.ReadFile(filepath.Join(r.path, "admin.yaml"))
@@ -211,7 +212,7 @@ type node struct {
 	// refuse makes Apply fail.
 	mu     sync.Mutex
 	refuse error
-	// applied sees plans, under mu; status replaces what is reported.
+	// applied receives plans, under mu. status replaces the reported status.
 	applied func(plan.Plan)
 	status  func() *apiv1.NodeStatus
 }
@@ -269,7 +270,7 @@ func (r *rig) join(name, role string) *node {
 	return r.joinBy(r.addr, name, role)
 }
 
-// joinBy starts an agent that is given these managers.
+// joinBy starts an agent with these addresses of managers.
 func (r *rig) joinBy(addrs, name, role string) *node {
 	r.t.Helper()
 	n := &node{t: r.t, state: r.t.TempDir()}
@@ -322,7 +323,8 @@ func (n *node) until(what string, fits func(plan.Plan) bool) plan.Plan {
 	}
 }
 
-// placed waits until the first VIP of a service is on so many muxes, which it returns, and leaves so many.
+// placed waits until the first VIP of a service is on muxes muxes, which it returns, and is leaving
+// on leaving muxes.
 func (r *rig) placed(service string, muxes, leaving int) []string {
 	r.t.Helper()
 	for {
@@ -362,7 +364,7 @@ func hostNode(i int) *lb.Node {
 	return n
 }
 
-// web is a service on 203.0.113.10:80 with one backend on each of the hosts.
+// web returns a service on 203.0.113.10:80 with one backend on each of the hosts.
 func web(hosts ...int) *lb.Service {
 	s := &lb.Service{Name: "web", VIPs: []netip.Addr{netip.MustParseAddr("203.0.113.10")}, Endpoints: []lb.Endpoint{{Protocol: lb.TCP, Port: 80, RepairWindow: new(time.Duration(0))}}}
 	for _, h := range hosts {

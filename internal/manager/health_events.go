@@ -21,34 +21,38 @@ import (
 )
 
 const (
-	// healthSettle is how long a new leader waits before it tells of health: nodes reach it within a second, and until
-	// all have, those that are there do not speak for the others.
+	// healthSettle is how long a new leader waits before it reports health. Nodes connect to it
+	// within a second, and until all have, the connected ones do not represent the others.
 	healthSettle = 5 * time.Second
-	// healthPace is the least time between two accounts of an endpoint: what flips in between and back is not told.
+	// healthPace is the minimum time between two accounts of an endpoint. A backend that flips and
+	// returns in between is not reported.
 	healthPace = time.Second
-	// maxNamed is how many backends an event names.
+	// maxNamed is the number of backends that an event names.
 	maxNamed = 5
-	// maxChanges is of how many backends an event tells one by one, maxChangeWords how many bytes a node's words may have there.
+	// maxChanges is the number of backends whose changes an event lists, maxChangeWords the maximum
+	// size of a node's reason there, in bytes.
 	maxChanges, maxChangeWords = 4096, 200
 )
 
-// healthEvents tells what health does to endpoints. An event says what is so afterwards, for all of an endpoint, so that
-// there is one account of it however many backends flip, and a new leader can see that it was told.
+// healthEvents reports the effects of health on endpoints. An event states the resulting condition
+// of a whole endpoint, so that there is one account of it however many backends flip, and a new
+// leader can see that it was reported.
 type healthEvents struct {
 	m *Manager
 
 	mu sync.Mutex
-	// stirred are endpoints to look at.
+	// stirred holds the endpoints to check.
 	stirred map[lb.EndpointKey]bool
 	wake    chan struct{} // room for one
 
-	// accounts belongs to the goroutine of the duty: the last one in this term of each endpoint.
+	// accounts has the last account in this term of each endpoint. It belongs to the goroutine of
+	// the controller.
 	accounts map[lb.EndpointKey]account
 }
 
-// account is what health means for an endpoint.
+// account is the effect of health on an endpoint.
 type account struct {
-	// down are the dead backends; nil for none.
+	// down holds the dead backends; nil if there are none.
 	down map[lb.BackendKey]bool
 	// dead: no backend that takes flows is healthy. backups: backups take flows.
 	dead, backups bool
@@ -58,7 +62,7 @@ func newHealthEvents(m *Manager) *healthEvents {
 	return &healthEvents{m: m, stirred: map[lb.EndpointKey]bool{}, wake: make(chan struct{}, 1), accounts: map[lb.EndpointKey]account{}}
 }
 
-// stir notes endpoints whose health or members changed.
+// stir adds endpoints whose health or members changed to those to check.
 func (h *healthEvents) stir(keys map[lb.EndpointKey]bool) {
 	if len(keys) == 0 {
 		return
@@ -77,7 +81,7 @@ func (h *healthEvents) take() []lb.EndpointKey {
 	return keys
 }
 
-// run tells until ctx ends.
+// run reports changes until ctx ends.
 func (h *healthEvents) run(ctx context.Context) {
 	clear(h.accounts) // another member may have led since
 	for pause := healthSettle; ; pause = healthPace {
@@ -95,14 +99,14 @@ func (h *healthEvents) run(ctx context.Context) {
 	}
 }
 
-// round looks at every endpoint that was stirred.
+// round checks every stirred endpoint.
 func (h *healthEvents) round() {
 	for _, key := range h.take() {
 		h.look(key)
 	}
 }
 
-// look tells what is new of an endpoint.
+// look reports the changes of an endpoint.
 func (h *healthEvents) look(key lb.EndpointKey) {
 	m := h.m
 	m.view.mu.RLock()
@@ -117,7 +121,8 @@ func (h *healthEvents) look(key lb.EndpointKey) {
 		before = h.inherited(key, own, &st)
 	}
 	now, unknown := before.next(&st, own.ep, m.opinions.heard(key))
-	// What an earlier leader told of backends of which nobody speaks yet may still be so.
+	// Conditions that an earlier leader reported may still hold for backends without a health
+	// report.
 	if !again && unknown && (before.dead || before.backups || len(before.down) > 0) {
 		return
 	}
@@ -125,8 +130,8 @@ func (h *healthEvents) look(key lb.EndpointKey) {
 	teller{m, key, own, &st}.tell(before, now)
 }
 
-// inherited is what an earlier leader told last of an endpoint. Of the dead backends that it did not name those count
-// that still are dead.
+// inherited returns the account that an earlier leader last reported for an endpoint. Dead backends
+// that its event did not name count if they are still dead.
 func (h *healthEvents) inherited(key lb.EndpointKey, own owner, st *plan.EndpointState) account {
 	part, heard := endpointText(key), h.m.opinions.heard(key)
 	last := func(l latch) tidings { return h.m.events.last(string(lb.KindService), own.svc.Name, l, part) }
@@ -147,7 +152,8 @@ func (a *account) fall(b lb.BackendKey) {
 	a.down[b] = true
 }
 
-// next is the account of an endpoint now. A backend of which nobody speaks is as it was; unknown tells that there is one.
+// next returns the present account of an endpoint. A backend without a health report keeps its
+// state; unknown reports whether there is one.
 func (a account) next(st *plan.EndpointState, ep *lb.Endpoint, heard func(uint16) plan.Heard) (now account, unknown bool) {
 	var tally health.Tally
 	working, serving := 0, 0
@@ -167,14 +173,14 @@ func (a account) next(st *plan.EndpointState, ep *lb.Endpoint, heard func(uint16
 		tally.Add(health.Standing{Weight: m.Weight, Backup: m.Backup, Alive: !down, Asked: said != plan.HeardNothing})
 	}
 	now.dead = serving == 0
-	if working == 0 { // all drain: health has nothing to say
+	if working == 0 { // all drain: health does not matter
 		now.dead = a.dead
 	}
 	now.backups = health.Decide(health.Decision{Backup: a.backups}, tally, health.Policy{BackupBelow: ep.BackupBelow, FailOpen: ep.FailOpen}).Backup
 	return now, unknown
 }
 
-// teller makes events of an endpoint.
+// teller emits the events of an endpoint.
 type teller struct {
 	m   *Manager
 	key lb.EndpointKey
@@ -189,7 +195,7 @@ func (t teller) event(reason string, count int, changes []*apiv1.HealthChange, f
 	})
 }
 
-// change is what became of a member, and by whose word.
+// change returns the change of a member's health, with the node and the reason behind it.
 func (t teller) change(m *plan.MemberState, dead bool) *apiv1.HealthChange {
 	c := &apiv1.HealthChange{Dip: m.Backend.DIP.String(), DipPort: uint32(m.Backend.Port), Verdict: convert.Healthy}
 	if dead {
@@ -203,7 +209,7 @@ func (t teller) change(m *plan.MemberState, dead bool) *apiv1.HealthChange {
 	return c
 }
 
-// clipWords bounds the words of a change: of a node's error they may be long.
+// clipWords bounds the reason of a change, because a node's error may be long.
 func clipWords(s string) string {
 	if len(s) <= maxChangeWords {
 		return s
@@ -211,7 +217,7 @@ func clipWords(s string) string {
 	return strings.ToValidUTF8(s[:maxChangeWords], "") + "…"
 }
 
-// tell tells the difference between two accounts.
+// tell emits events for the difference between two accounts.
 func (t teller) tell(before, now account) {
 	var fell, rose []*apiv1.HealthChange
 	for i := range t.st.Members {
@@ -255,7 +261,7 @@ func (t teller) tellDead(now account) {
 	}
 }
 
-// endpointText is how events call an endpoint.
+// endpointText returns the name of an endpoint in events.
 func endpointText(k lb.EndpointKey) string {
 	return fmt.Sprintf("%s %s/%s", k.VIP, k.Protocol, lb.PortsText(k.Port, k.PortEnd))
 }
@@ -267,7 +273,7 @@ func backendText(b lb.BackendKey) string {
 	return netip.AddrPortFrom(b.DIP, b.Port).String()
 }
 
-// names lists backends, the first few by name; downIn reads it.
+// names lists backends, the first maxNamed by name. downIn parses the list.
 func names(set map[lb.BackendKey]bool) string {
 	out := make([]string, 0, len(set))
 	for b := range set {
@@ -280,7 +286,8 @@ func names(set map[lb.BackendKey]bool) string {
 	return strings.Join(out, ", ")
 }
 
-// downIn reads the backends that a message calls down; more: there are others, too.
+// downIn parses the backends that a message reports down. more reports whether the message counts
+// others without their names.
 func downIn(message string) (named []string, more bool) {
 	_, list, found := strings.Cut(message, " down: ")
 	if !found {

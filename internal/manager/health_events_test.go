@@ -11,7 +11,7 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// tell lets the keeper and the tellers work once, and everything be written.
+// tell runs the keeper and the health events once, and writes all events.
 func (s *scribe) tell() {
 	s.t.Helper()
 	s.round()
@@ -20,7 +20,7 @@ func (s *scribe) tell() {
 	s.clock.Advance(eventPace)
 }
 
-// said are the messages of events of one reason, oldest first.
+// said returns the messages of events of one reason, oldest first.
 func (s *scribe) said(reason string) []string {
 	s.t.Helper()
 	pages, _, _ := s.m.view.events.journal.since(0, time.Time{})
@@ -44,7 +44,7 @@ func (s *scribe) expectSaid(reason string, want ...string) {
 	}
 }
 
-// takeover makes another term of it, with what the store holds and nothing else.
+// takeover begins another term, with the content of the store only.
 func (s *scribe) takeover() {
 	s.stop()
 	s.start()
@@ -80,7 +80,8 @@ func TestHealthIsTold(t *testing.T) {
 	s.expectSaid(reasonEndpointDown, "203.0.113.1 tcp/80: it has no healthy backend left")
 }
 
-// TestTakeoverRepeatsNoHealth: what was told is not told again, what changed since is, and what nobody speaks of waits.
+// TestTakeoverRepeatsNoHealth checks that a new leader does not repeat reported events, that it
+// reports later changes, and that it waits for backends without a health report.
 func TestTakeoverRepeatsNoHealth(t *testing.T) {
 	s := newScribe(t)
 	s.apply(crowd(1, 2, 8)...)
@@ -91,7 +92,7 @@ func TestTakeoverRepeatsNoHealth(t *testing.T) {
 		t.Fatalf("events: %q", before)
 	}
 	s.takeover()
-	s.tell() // nobody speaks yet
+	s.tell() // there are no reports yet
 	s.say("mux1", 1, 2, 3, 4, 5, 6, 7, 8)
 	s.tell()
 	s.expectEvents(eventFilter{}, before...)
@@ -123,8 +124,9 @@ func TestBackupsAreTold(t *testing.T) {
 	s.expectSaid(reasonBackupsIdle, "203.0.113.1 tcp/80: backups take no new flows any more")
 }
 
-// TestHealthFloodIsBounded: 18,000 backends that die at once are one event of each of their 2,000 endpoints, and those of
-// an endpoint that go on flipping one a minute.
+// TestHealthFloodIsBounded checks that 18,000 backends that die together cause one event for each
+// of their 2,000 endpoints, and that backends of an endpoint that continue to flip cause one a
+// minute.
 func TestHealthFloodIsBounded(t *testing.T) {
 	for _, c := range []struct{ services, flips, events int }{{200, 1, 1}, {4, 20, equalEvents + 1}} {
 		s := newScribe(t)
@@ -212,8 +214,9 @@ func TestStepsAreTold(t *testing.T) {
 	}
 }
 
-// TestHistoryTellsWhoSawIt: a backend's history has each change with the mux that made it so and its words, whoever leads, and of many
-// that are told together its last. What a deleted service of the same name had is no part of it.
+// TestHistoryTellsWhoSawIt checks that a backend's history has each change with the mux that caused
+// it and its reason, under any leader, and only the last one of many that are reported together. It
+// excludes changes of a deleted service of the same name.
 func TestHistoryTellsWhoSawIt(t *testing.T) {
 	s := newScribe(t)
 	s.apply(crowd(1, 2, 3)...)
@@ -252,7 +255,7 @@ func TestHistoryTellsWhoSawIt(t *testing.T) {
 	if got := history(80); got != "" {
 		t.Errorf("one mux of two calls it dead: %s", got)
 	}
-	say("mux1", "no route to host", 1) // which is the same verdict
+	say("mux1", "no route to host", 1) // the same verdict
 	say("mux2", "status 503", 1)
 	s.tell()
 	want := "6 unhealthy mux2 (status 503)"
@@ -269,7 +272,7 @@ func TestHistoryTellsWhoSawIt(t *testing.T) {
 	if got := history(81); got != history(80) {
 		t.Errorf("of another endpoint: %s", got)
 	}
-	// Another service has the name, the VIP and the backend, maybe another tenant's.
+	// Another service has the name, the VIP and the backend; it may be another tenant's.
 	if _, _, err := s.m.remove(t.Context(), []ref{{lb.KindService, "s0"}}, false, false); err != nil {
 		t.Fatal(err)
 	}
@@ -281,7 +284,8 @@ func TestHistoryTellsWhoSawIt(t *testing.T) {
 	}
 }
 
-// TestSuspicionIsTold: a mux that suspects itself is told of once, by all leaders, and so is the end of it.
+// TestSuspicionIsTold checks that all leaders together report once that a mux considers itself
+// isolated, and once that this is over.
 func TestSuspicionIsTold(t *testing.T) {
 	s := newScribe(t)
 	say := func(suspect bool) {
@@ -302,8 +306,9 @@ func TestSuspicionIsTold(t *testing.T) {
 	s.expectEvents(nodes, "Node mux1 MuxSuspect", "Node mux1 MuxTrusted")
 }
 
-// TestWithheldEvents: VIPs that a mux withholds are an event of their service that names mux, table and VIPs, again when others are, and one more when none is;
-// a repeated report and a new leader are none.
+// TestWithheldEvents checks that VIPs that a mux withholds cause an event of their service with
+// mux, table and VIPs, another one when the VIPs change, and one when there are none. A repeated
+// report and a new leader cause none.
 func TestWithheldEvents(t *testing.T) {
 	s := newScribe(t)
 	mux := &session{name: "mux1", role: lb.RoleMux, ctx: t.Context(), number: 1}
@@ -339,8 +344,9 @@ func TestWithheldEvents(t *testing.T) {
 	s.expectEvents(services, append(want, "Service video VIPsFit")...)
 }
 
-// TestBGPSessionEvents: a session that is lost, also one that is back before the mux reports again, is an event with its reason, once; another
-// session, a restarted speaker and a new leader are none.
+// TestBGPSessionEvents checks that a lost session causes one event with its reason, even if it is
+// back before the mux reports again. Another session, a restarted speaker and a new leader cause
+// none.
 func TestBGPSessionEvents(t *testing.T) {
 	s := newScribe(t)
 	const one, two = "10.10.0.1", "10.10.0.2"
@@ -376,7 +382,8 @@ func TestBGPSessionEvents(t *testing.T) {
 	s.expectEvents(nodes, want...)
 }
 
-// TestHungerIsTold: a node that lacks what checks need is told of once, by all leaders, and so is the end of it.
+// TestHungerIsTold checks that all leaders together report once that a node lacks resources for its
+// checks, and once that this is over.
 func TestHungerIsTold(t *testing.T) {
 	s := newScribe(t)
 	say := func(starved bool) {
@@ -395,7 +402,7 @@ func TestHungerIsTold(t *testing.T) {
 	s.expectEvents(nodes, "Node host1 ChecksStarved", "Node host1 ChecksFed")
 }
 
-// TestCrowdIsTold: so is a node whose tables have no room for checks by packets.
+// TestCrowdIsTold checks the same for a node whose tables have no room for checks by packets.
 func TestCrowdIsTold(t *testing.T) {
 	s := newScribe(t)
 	say := func(crowded bool) {
@@ -414,7 +421,8 @@ func TestCrowdIsTold(t *testing.T) {
 	s.expectEvents(nodes, "Node mux1 ChecksCrowded", "Node mux1 ChecksFit")
 }
 
-// TestPaceIsTold: a node that is late for long is told once by all leaders, and one that goes from plan to plan is not.
+// TestPaceIsTold checks that all leaders together report a node once that is late for long, and do
+// not report one that applies plan after plan.
 func TestPaceIsTold(t *testing.T) {
 	s := newScribe(t)
 	s.apply(crowd(1, 1, 1)...)
@@ -463,7 +471,8 @@ func TestPaceIsTold(t *testing.T) {
 	s.expectEvents(nodes, append(connected, "Node lazy PlanStale", "Node lazy PlanCurrent", "Node lazy NodeDisconnected")...)
 }
 
-// TestManagersAreTold: who came and went is told once, also by a leader that was not there.
+// TestManagersAreTold checks that the start and the end of a manager are reported once, also by a
+// leader that started later.
 func TestManagersAreTold(t *testing.T) {
 	s := newScribe(t)
 	managers := eventFilter{kind: kindManager}
@@ -484,7 +493,8 @@ func TestManagersAreTold(t *testing.T) {
 	s.expectEvents(managers, "Manager m1 ManagerUp", "Manager m2 ManagerUp", "Manager m2 ManagerDown")
 }
 
-// TestManagersOfBeforeARestoreAreNotTold: managers of the cluster that a backup was made of do not go down in the cluster that it was restored to.
+// TestManagersOfBeforeARestoreAreNotTold checks that the managers of a backup's cluster are not
+// reported as down in the restored cluster.
 func TestManagersOfBeforeARestoreAreNotTold(t *testing.T) {
 	s := newScribe(t)
 	managers := eventFilter{kind: kindManager}

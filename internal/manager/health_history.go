@@ -8,11 +8,11 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// maxHistory is how many changes of a backend an answer has: the newest.
+// maxHistory is the number of changes of a backend that a response has: the newest.
 const maxHistory = 50
 
-// withHistory adds what became of backends before. It is read out of the events, which are the one account of it: they are
-// kept for a week, and every leader has them.
+// withHistory adds the earlier health changes of backends. It reads them from the events, the only
+// record of them, which are kept for a week and available to every leader.
 func (m *Manager) withHistory(seats []seat, of []*apiv1.BackendHealth) error {
 	byService := map[string][]*apiv1.Event{}
 	for i, p := range seats {
@@ -32,7 +32,8 @@ func (m *Manager) withHistory(seats []seat, of []*apiv1.BackendHealth) error {
 	return nil
 }
 
-// lastDeleted returns the index of the last deletion, or -1. Earlier events are of another object with the same name, maybe another tenant's.
+// lastDeleted returns the index of the last deletion, or -1. Earlier events are of another object
+// with the same name, maybe another tenant's.
 func lastDeleted(events []*apiv1.Event) int {
 	for i, e := range slices.Backward(events) {
 		if e.GetReason() == reasonDeleted {
@@ -42,7 +43,7 @@ func lastDeleted(events []*apiv1.Event) int {
 	return -1
 }
 
-// history are the changes of a backend that events tell, oldest first.
+// history returns the last maxHistory changes of a backend in events, oldest first.
 func (p *seat) history(events []*apiv1.Event) []*apiv1.HealthChange {
 	var out []*apiv1.HealthChange
 	about, dip := endpointText(p.key)+": ", p.backend.DIP.String()

@@ -18,15 +18,16 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// maxHealthOf is of how many endpoints an answer tells: with 8 checks of 20 results each a node's has 600 KB.
+// maxHealthOf is the number of endpoints in a response. With 8 checks of 20 results each a node's
+// part has 600 KB.
 const maxHealthOf = 64
 
 // backendQuery names a backend, in all services or in one.
 type backendQuery struct {
 	dip     netip.Addr
-	port    uint16 // 0: whatever it is
+	port    uint16 // 0: any
 	service string
-	// tenant: of its services only.
+	// tenant, if not empty, selects its services only.
 	tenant string
 }
 
@@ -40,7 +41,7 @@ type seat struct {
 	hosts []string
 }
 
-// backendQueryOf reads a request.
+// backendQueryOf converts a request.
 func backendQueryOf(req *apiv1.HealthOfRequest, id identity) (q backendQuery, faults []lb.Violation) {
 	q.dip, faults = convert.FromAddr("dip", req.GetDip())
 	if req.GetPort() > 65535 {
@@ -53,7 +54,8 @@ func backendQueryOf(req *apiv1.HealthOfRequest, id identity) (q backendQuery, fa
 	return q, faults
 }
 
-// none says that there is no such backend; it says the same of one that is another tenant's.
+// none returns the error for a backend that does not exist. It is the same for one of another
+// tenant.
 func (q backendQuery) none() error {
 	where := "no service has it"
 	if q.service != "" {
@@ -62,7 +64,7 @@ func (q backendQuery) none() error {
 	return connect.NewError(connect.CodeNotFound, fmt.Errorf("backend %s: %s", backendText(lb.BackendKey{DIP: q.dip, Port: q.port}), where))
 }
 
-// seats are where a backend is, ordered by service and endpoint.
+// seats returns the endpoints that have a backend as a member, ordered by service and endpoint.
 func (v *view) seats(q backendQuery) []seat {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
@@ -84,7 +86,7 @@ func (v *view) seats(q backendQuery) []seat {
 	return out
 }
 
-// checkersLocked are the nodes that check a backend on its own machine.
+// checkersLocked returns the nodes that check a backend on its own machine.
 func (v *view) checkersLocked(ep *lb.Endpoint, key lb.EndpointKey, backend lb.BackendKey) []string {
 	if !ep.Health.ByHost() {
 		return nil
@@ -101,7 +103,7 @@ func (v *view) checkersLocked(ep *lb.Endpoint, key lb.EndpointKey, backend lb.Ba
 	return nil
 }
 
-// HealthOf implements the API: it asks the nodes that check the backend over their streams.
+// HealthOf implements the API: it queries the nodes that check the backend over their streams.
 func (a api) HealthOf(ctx context.Context, req *connect.Request[apiv1.HealthOfRequest]) (*connect.Response[apiv1.HealthOfResponse], error) {
 	q, faults := backendQueryOf(req.Msg, identityOf(ctx))
 	if len(faults) > 0 {
@@ -161,7 +163,7 @@ func (a api) HealthOf(ctx context.Context, req *connect.Request[apiv1.HealthOfRe
 	return connect.NewResponse(out), nil
 }
 
-// health is what is known of a backend without asking anybody.
+// health returns the data about a backend that needs no query.
 func (p *seat) health() *apiv1.BackendHealth {
 	return &apiv1.BackendHealth{
 		Service: p.service, Vip: p.key.VIP.String(), Protocol: p.key.Protocol.String(), Port: uint32(p.key.Port), PortEnd: uint32(p.key.PortEnd),
@@ -169,7 +171,7 @@ func (p *seat) health() *apiv1.BackendHealth {
 	}
 }
 
-// askHealth asks a node about some of the seats; one answer for each.
+// askHealth queries a node about some of the seats. It returns one result for each.
 func (m *Manager) askHealth(ctx context.Context, node string, all []seat, of []int) []*apiv1.NodeHealth {
 	q := &apiv1.HealthQuestion{}
 	for _, i := range of {

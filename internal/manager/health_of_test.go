@@ -20,7 +20,8 @@ func healthOf(r *rig, req *apiv1.HealthOfRequest) (*apiv1.HealthOfResponse, erro
 	return res.Msg, nil
 }
 
-// TestHealthOfAsksWhoChecks: muxes and the backend's own host answer, of its endpoints alone, at every member.
+// TestHealthOfAsksWhoChecks checks that at every member muxes and the backend's own host respond,
+// for its endpoints only.
 func TestHealthOfAsksWhoChecks(t *testing.T) {
 	ms := newMembers(t, 2, nil)
 	first := ms.rigs[0]
@@ -77,14 +78,15 @@ func TestHealthOfRefuses(t *testing.T) {
 			t.Errorf("%s: %v, want %v", name, err, c.code)
 		}
 	}
-	// Nobody is there to answer: what is stored is told.
+	// Without a connected node the response has the stored data.
 	if got, err := healthOf(r, &apiv1.HealthOfRequest{Dip: "10.20.1.11"}); err != nil || len(got.Backends) != 1 || len(got.Backends[0].Nodes) != 0 {
 		t.Errorf("without nodes: %v %v", got, err)
 	}
 }
 
-// TestOthersAnswerAMuxAtAFollower: the leader, which hears all nodes, answers a mux whose stream ends at another member; and
-// everybody hears that it suspects itself.
+// TestOthersAnswerAMuxAtAFollower checks that the leader, which receives all reports, responds to a
+// mux whose stream ends at another member, and that every member learns that the mux considers
+// itself isolated.
 func TestOthersAnswerAMuxAtAFollower(t *testing.T) {
 	ms := newMembers(t, 2, nil)
 	first, second := ms.rigs[0], ms.rigs[1]

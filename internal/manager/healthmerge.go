@@ -18,19 +18,19 @@ func healthKeyOf(e *apiv1.EndpointHealth) healthKey {
 	return healthKey{e.GetVni(), e.GetVip(), e.GetProtocol(), e.GetPort(), e.GetPortEnd()}
 }
 
-// What a report says of a member. In a full report unknown is the same as nothing.
+// Health of a member in a report. In a full report unknown is the same as absent.
 const (
 	saidAlive = iota
 	saidDead
 	saidUnknown
 )
 
-// healthMerge is reports in one.
+// healthMerge is the merged content of several reports.
 type healthMerge struct {
 	full    bool
 	order   []healthKey
 	members map[healthKey]map[uint32]int
-	// words are those of members of which something is said, and which have any.
+	// words holds the reasons of members with a known health, if they have any.
 	words map[healthKey]map[uint32]string
 }
 
@@ -40,7 +40,7 @@ func newHealthMerge(h *apiv1.HealthReport) *healthMerge {
 	return m
 }
 
-// add puts what a report says in the place of what was said of the same members.
+// add replaces the health of the members in a report.
 func (m *healthMerge) add(h *apiv1.HealthReport) {
 	for _, e := range h.GetEndpoints() {
 		of := m.of(healthKeyOf(e))
@@ -58,7 +58,7 @@ func (m *healthMerge) add(h *apiv1.HealthReport) {
 	}
 }
 
-// set puts what is said of one member in the place of what was, words included.
+// set replaces the health and the reason of one member.
 func (m *healthMerge) set(key healthKey, id uint32, said word) {
 	m.of(key)[id] = said.said
 	delete(m.words[key], id)
@@ -67,7 +67,7 @@ func (m *healthMerge) set(key healthKey, id uint32, said word) {
 	}
 }
 
-// say puts a member's words in the place of those it had.
+// say replaces the reason of a member, unless text is empty.
 func (m *healthMerge) say(key healthKey, id uint32, text string) {
 	if text == "" {
 		return
@@ -80,7 +80,7 @@ func (m *healthMerge) say(key healthKey, id uint32, text string) {
 	of[id] = text
 }
 
-// wordsIn are the words that a report has of members; nil for none.
+// wordsIn returns the reasons of members in a report, or nil if there are none.
 func wordsIn(e *apiv1.EndpointHealth) map[uint32]string {
 	if len(e.GetWords()) == 0 {
 		return nil
@@ -104,7 +104,7 @@ func (m *healthMerge) of(key healthKey) map[uint32]int {
 	return of
 }
 
-// report is all of it: endpoints in the order in which they came up, members by id.
+// report returns the merged report: endpoints in the order in which they were added, members by id.
 func (m *healthMerge) report() *apiv1.HealthReport {
 	out := &apiv1.HealthReport{Full: m.full}
 	for _, key := range m.order {
@@ -132,7 +132,8 @@ func (m *healthMerge) report() *apiv1.HealthReport {
 	return out
 }
 
-// mergeHealth is one report that says what both say, the later one last. Neither is modified.
+// mergeHealth returns one report with the content of both; later takes precedence. Neither is
+// modified.
 func mergeHealth(earlier, later *apiv1.HealthReport) *apiv1.HealthReport {
 	if later.GetFull() {
 		return later
@@ -142,7 +143,7 @@ func mergeHealth(earlier, later *apiv1.HealthReport) *apiv1.HealthReport {
 	return m.report()
 }
 
-// unsaid takes back what a report says.
+// unsaid returns the report that revokes another one.
 func unsaid(h *apiv1.HealthReport) *apiv1.HealthReport {
 	out := &apiv1.HealthReport{}
 	for _, e := range h.GetEndpoints() {

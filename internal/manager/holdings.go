@@ -8,11 +8,13 @@ import (
 	"github.com/shuntlb/shunt/internal/pki"
 )
 
-// maxTenantStored bounds what the store and every manager hold of one tenant's objects by changes of role tenant, in bytes: a Policy with 100,000
-// prefixes has 2 MB, a service of ten backends less than a kilobyte.
+// maxTenantStored bounds the bytes of one tenant's objects that changes of role tenant may bring
+// into the store and every manager. A Policy with 100,000 prefixes has 2 MB, a service of ten
+// backends less than a kilobyte.
 const maxTenantStored = 64 << 20
 
-// holding is what is stored of a tenant's objects; its Tenant does not count, that is the operator's.
+// holding is the size of a tenant's stored objects. Its Tenant object does not count, because that
+// is the operator's.
 type holding struct {
 	bytes    int64
 	policies int
@@ -22,7 +24,8 @@ func (h holding) plus(o holding, sign int) holding {
 	return holding{h.bytes + int64(sign)*o.bytes, h.policies + sign*o.policies}
 }
 
-// holdingOf returns what an object of so many bytes is of its tenant's; no tenant for objects that are nobody's or the operator's.
+// holdingOf returns the tenant of an object and its part of the tenant's holding; no tenant for
+// objects without one and for the operator's.
 func holdingOf(o lb.Object, bytes int) (tenant string, h holding) {
 	switch o := o.(type) {
 	case *lb.Service:
@@ -36,7 +39,7 @@ func holdingOf(o lb.Object, bytes int) (tenant string, h holding) {
 // grows reports whether a write with this difference stores more.
 func (h holding) grows() bool { return h.bytes > 0 || h.policies > 0 }
 
-// holdLocked adds a record to what its tenant holds, or takes it away.
+// holdLocked adds a record to its tenant's holding, or subtracts it if sign is -1.
 func (v *view) holdLocked(r *record, sign int) {
 	tenant, h := holdingOf(r.obj, r.size)
 	if tenant == "" {
@@ -47,14 +50,14 @@ func (v *view) holdLocked(r *record, sign int) {
 	}
 }
 
-// holding is what is stored of a tenant's objects.
+// holding returns the holding of a tenant.
 func (s *snapshot) holding(tenant string) holding {
 	s.v.mu.RLock()
 	defer s.v.mu.RUnlock()
 	return s.v.holdings[tenant]
 }
 
-// hold counts an object of the write that takes the place of old; either may be nil.
+// hold counts an object of the write that replaces old. Either may be nil.
 func (w *write) hold(old *record, next lb.Object, bytes int) {
 	if old != nil {
 		tenant, h := holdingOf(old.obj, old.size)
@@ -66,7 +69,8 @@ func (w *write) hold(old *record, next lb.Object, bytes int) {
 	}
 }
 
-// overHolding is what a write of role tenant stores too much of. One that makes it less passes.
+// overHolding returns the faults of a write of role tenant that stores too much. A write that
+// stores less passes.
 func (w *write) overHolding() (faults []lb.Violation) {
 	if w.by.role != pki.RoleTenant {
 		return nil

@@ -11,8 +11,9 @@ import (
 	"github.com/shuntlb/shunt/internal/pki"
 )
 
-// TestWhatATenantStoresIsBounded: a caller of role tenant is refused a change by which its objects have too many bytes or policies; one that makes
-// them fewer, and others' changes, are not.
+// TestWhatATenantStoresIsBounded checks that a caller of role tenant is refused a change that gives
+// its objects too many bytes or policies. A change that makes them fewer, and other callers'
+// changes, are accepted.
 func TestWhatATenantStoresIsBounded(t *testing.T) {
 	v := newView(testSecrets(t))
 	put := func(name string, size int) *record {
@@ -57,7 +58,8 @@ func TestWhatATenantStoresIsBounded(t *testing.T) {
 	}
 }
 
-// TestGrowingWritesOfATenantAreStoredApart: two writes by which a tenant stores more do not go together, because each was judged alone.
+// TestGrowingWritesOfATenantAreStoredApart checks that two writes that grow a tenant's holding are
+// not combined, because each was checked alone.
 func TestGrowingWritesOfATenantAreStoredApart(t *testing.T) {
 	v := newView(testSecrets(t))
 	write := func(name, tenant string) *write {
@@ -83,7 +85,8 @@ func TestGrowingWritesOfATenantAreStoredApart(t *testing.T) {
 	}
 }
 
-// TestUncomputedChangesOfATenantAreFree: a change that no manager computed costs the tenant nothing, however often it is tried.
+// TestUncomputedChangesOfATenantAreFree checks that a change that no manager computed costs the
+// tenant nothing, however often it is tried.
 func TestUncomputedChangesOfATenantAreFree(t *testing.T) {
 	g := guard{&door{view: newView(testSecrets(t)), clock: clock.NewFake(time.Now()), rates: newRates(), dryRuns: newRates(), event: func(*apiv1.Event) {}}}
 	id := identity{role: pki.RoleTenant, tenant: "shop"}

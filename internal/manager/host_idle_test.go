@@ -9,8 +9,9 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// TestHostIdleReachesHosts: a change of hostIdle gives the hosts of the endpoint's members their bindings anew, each with what was said and
-// nothing of defaults; what nobody says any more is gone from them. It is no change for muxes, and makes no ring.
+// TestHostIdleReachesHosts checks that a change of hostIdle sends new bindings to the hosts of the
+// endpoint's members. Each has the explicit values and no defaults; withdrawn values disappear from
+// it. The change does not concern muxes, and makes no ring.
 func TestHostIdleReachesHosts(t *testing.T) {
 	r := newRigAt(t, store.NewMemory(), clock.NewFake(time.Now()))
 	r.apply(network(), hostNode(1), hostNode(2), muxNode(1))
@@ -56,7 +57,7 @@ func TestHostIdleReachesHosts(t *testing.T) {
 			obey(t, s, revision)
 		}
 	}
-	// The mux hears of the next change that is one for it, and of none before.
+	// The mux receives the next change that concerns it, and none before.
 	svc := web(1, 2)
 	svc.Endpoints[0].FailOpen = true
 	revision = r.apply(svc).Revision

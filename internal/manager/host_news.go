@@ -8,32 +8,34 @@ import (
 	"github.com/shuntlb/shunt/internal/clock"
 )
 
-// progressHold bounds the time for which an account of hosts is held back that releases no mux.
+// progressHold bounds the time for which an account of hosts that releases no mux is held back.
 const progressHold = 3 * time.Millisecond
 
-// hostAccount is what the hosts of this member have yet to apply.
+// hostAccount is the changes that the hosts of this member have yet to apply.
 type hostAccount struct {
-	// progress is nil when there is too much to send.
+	// progress is nil if there is too much to send.
 	progress *apiv1.HostProgress
-	// newest is the newest revision that one of the hosts has yet to apply, bindings the newest that changed more than repair items of
-	// any host.
+	// newest is the newest revision that one of the hosts has yet to apply. bindings is the newest
+	// revision that changed more than repair items of any host.
 	newest, bindings int64
 }
 
-// hostNews decides when another member needs a new account of this member's hosts. The receiver holds a mux's change back while the
-// account that it has is older than the change, or names one of its endpoints. So an account that only adds endpoints of newer
-// revisions releases nothing, and the next one, which says that hosts applied them, replaces it. One that has new revisions of repair
-// items alone releases only changes of weights, and those only where no host of this member has the endpoint: it is sent no sooner
-// than repairPace after the last one.
+// hostNews decides when another member needs a new account of this member's hosts. The receiver
+// holds a mux's change back while its account is older than the change, or names one of the
+// change's endpoints. So an account that only adds endpoints of newer revisions releases nothing,
+// and the next one, which reports that hosts applied them, replaces it. An account with new
+// revisions of only repair items releases only changes of weights, and those only where no host of
+// this member has the endpoint. It is sent no sooner than repairPace after the last one.
 type hostNews struct {
 	sent *apiv1.HostProgress // the receiver has this one; nil: none
 	at   time.Time           // when it was sent
-	// owed are the endpoints of sent and of every account since.
+	// owed holds the endpoints of sent and of every account since.
 	owed map[string]bool
-	// due fires when an account has been held back for long enough; nil: none is. until is that time.
+	// due fires when an account has been held back long enough; nil if none is held back. until is
+	// that time.
 	due   <-chan time.Time
 	until time.Time
-	// ripe: due has fired.
+	// ripe reports that due has fired.
 	ripe bool
 }
 
@@ -59,7 +61,8 @@ func (n *hostNews) worth(a hostAccount, c clock.Clock) bool {
 	return true
 }
 
-// holds returns until when the account is held back if nothing else happens; the zero time: it is not.
+// holds returns the time until which the account is held back if nothing else happens, or zero if
+// it is not held back.
 func (n *hostNews) holds(a hostAccount, now time.Time) (until time.Time) {
 	if n.sent == nil || n.ripe || a.progress.GetRevision() <= n.sent.GetRevision() || n.releases(a.progress) {
 		return time.Time{}
@@ -83,5 +86,5 @@ func (n *hostNews) releases(p *apiv1.HostProgress) bool {
 	return false
 }
 
-// ripen ends the holding back.
+// ripen ends the time for which accounts are held back.
 func (n *hostNews) ripen() { n.due, n.ripe = nil, true }

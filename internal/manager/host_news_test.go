@@ -22,8 +22,9 @@ func blocked(p *apiv1.HostProgress, revision int64, endpoint string) bool {
 	return o.blocks(&fold{hosts: revision, keys: []string{endpoint}})
 }
 
-// TestHostNewsReleaseMuxes compares a receiver of the accounts that are sent with one of all accounts: it never releases a change that
-// a host has yet to apply, and holds none back for longer than progressHold that the other one releases.
+// TestHostNewsReleaseMuxes compares a receiver of the sent accounts with a receiver of all
+// accounts. The first one never releases a change that a host has yet to apply, and holds no change
+// that the second one releases back for longer than progressHold.
 func TestHostNewsReleaseMuxes(t *testing.T) {
 	saved := 0
 	rapid.Check(t, func(rt *rapid.T) {
@@ -45,7 +46,7 @@ func TestHostNewsReleaseMuxes(t *testing.T) {
 				e := rapid.SampledFrom([]string{"endpoint/a", "endpoint/b", "endpoint/c"}).Draw(rt, "endpoint")
 				pending[e] = revision
 				changes = append(changes, change{revision, e})
-			case 2: // one that concerns hosts of other members alone
+			case 2: // one that concerns only hosts of other members
 				revision++
 				if rapid.Bool().Draw(rt, "bindings") {
 					bindings = revision
@@ -83,7 +84,8 @@ func TestHostNewsReleaseMuxes(t *testing.T) {
 	}
 }
 
-// TestHostNewsHoldBack: additions are held back for progressHold, those of repair items alone until repairPace after the last account.
+// TestHostNewsHoldBack checks that additions are held back for progressHold, and those of only
+// repair items until repairPace after the last account.
 func TestHostNewsHoldBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n hostNews
@@ -116,7 +118,7 @@ func TestHostNewsHoldBack(t *testing.T) {
 		expect(false, 9, 9, "b", "c")
 		held(progressHold)
 		expect(true, 9, 9, "b", "c")
-		expect(true, 9, 9, "b", "c", "d") // a host opened its stream anew
+		expect(true, 9, 9, "b", "c", "d") // a host reopened its stream
 
 		bindings = 9
 		time.Sleep(5 * time.Millisecond)
@@ -125,11 +127,12 @@ func TestHostNewsHoldBack(t *testing.T) {
 		held(repairPace - 5*time.Millisecond)
 		expect(true, 11, 10, "b", "c", "d", "e")
 		time.Sleep(repairPace)
-		expect(true, 12, 11, "b", "c", "d", "e") // no account was sent for long, and no host here has the endpoint
+		// no account was sent for long, and no host here has the endpoint
+		expect(true, 12, 11, "b", "c", "d", "e")
 		expect(false, 13, 13, "b", "c", "d", "e", "f")
 		bindings = 14
 		expect(false, 14, 14, "b", "c", "d", "e", "f", "g")
-		held(progressHold) // not longer, since there are bindings now
+		held(progressHold) // not longer, because there are bindings now
 		expect(true, 14, 14, "b", "c", "d", "e", "f", "g")
 		bindings = 15
 		expect(true, 15, 14, "b", "c", "d", "e", "f", "g")

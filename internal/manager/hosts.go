@@ -10,25 +10,27 @@ import (
 )
 
 const (
-	// maxOwingHosts and maxOwed bound an account of what hosts have yet to obey. When it is more, members do not tell each
-	// other how far they are, and muxes wait for hostsFirst.
+	// maxOwingHosts and maxOwed bound an account of the changes that hosts have yet to apply.
+	// Beyond them, members do not exchange the progress of their hosts, and muxes wait for
+	// hostsFirst.
 	maxOwingHosts = 64
 	maxOwed       = 1024
 )
 
-// hostProgress is what the hosts of other members have yet to obey: of the leader's, to its followers; of all others, to
-// the leader.
+// hostProgress holds the changes that the hosts of other members have yet to apply: at a follower
+// the leader's account, at the leader those of all others.
 type hostProgress struct {
 	mu     sync.Mutex
 	others map[string]*otherHosts
-	// moved is closed and replaced whenever something changed.
+	// moved is closed and replaced at every change.
 	moved chan struct{}
 }
 
-// otherHosts are those of one other member.
+// otherHosts is the account of one other member.
 type otherHosts struct {
 	said *apiv1.HostProgress // never modified
-	// until is the revision that it has to tell of before anybody waits for it: it was too late once.
+	// until is the revision that the member must report before muxes wait for it again, because it
+	// was late once.
 	until int64
 }
 
@@ -41,7 +43,7 @@ func (h *hostProgress) stirLocked() {
 	h.moved = make(chan struct{})
 }
 
-// hear takes in how far another member's hosts are.
+// hear stores the account of another member's hosts.
 func (h *hostProgress) hear(p *apiv1.HostProgress) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -58,7 +60,7 @@ func (h *hostProgress) hear(p *apiv1.HostProgress) {
 	o.said = p
 }
 
-// forgetAll drops what is known of others: the one who tells of them is gone.
+// forgetAll removes all accounts, because the member that sent them is gone.
 func (h *hostProgress) forgetAll() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -66,7 +68,8 @@ func (h *hostProgress) forgetAll() {
 	h.stirLocked()
 }
 
-// all is what every other member said, by name, with the channel that closes when this may have changed.
+// all returns the account of every other member, by name, and the channel that closes when this may
+// have changed.
 func (h *hostProgress) all() (map[string]*apiv1.HostProgress, <-chan struct{}) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -77,18 +80,19 @@ func (h *hostProgress) all() (map[string]*apiv1.HostProgress, <-chan struct{}) {
 	return out, h.moved
 }
 
-// otherProgress is how far the hosts of another member are.
+// otherProgress is the progress of the hosts of another member.
 type otherProgress struct {
 	revision int64
 	owed     map[string]bool
 }
 
-// blocks tells whether a mux has to wait for the member's hosts with a fold.
+// blocks reports whether a mux has to wait for the member's hosts with a fold.
 func (o *otherProgress) blocks(f *fold) bool {
 	return o.revision < f.hosts || f.about(o.owed)
 }
 
-// waitedFor are the other members that are not late, with the channel that closes when this may have changed.
+// waitedFor returns the progress of the other members that are not late, and the channel that
+// closes when this may have changed.
 func (h *hostProgress) waitedFor() (out []otherProgress, moved <-chan struct{}) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -105,8 +109,9 @@ func (h *hostProgress) waitedFor() (out []otherProgress, moved <-chan struct{}) 
 	return out, h.moved
 }
 
-// giveUp ends the waiting for members that did not tell of the revision in time, until they tell of the present one: the newest
-// that changed bindings. Hosts that are slow are left out by the member that has them.
+// giveUp stops the wait for members that did not report the revision in time, until they report
+// present, the newest revision that changed bindings. The member that has a slow host leaves it out
+// itself.
 func (h *hostProgress) giveUp(revision, present int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -144,19 +149,19 @@ func (m *Manager) ownHosts() (a hostAccount, stirred, advanced <-chan struct{}) 
 	return a, stirred, advanced
 }
 
-// sameHosts tells whether two accounts say the same.
+// sameHosts reports whether two accounts are equal.
 func sameHosts(a, b *apiv1.HostProgress) bool {
 	return a.GetRevision() == b.GetRevision() && a.GetGone() == b.GetGone() && slices.Equal(a.GetOwed(), b.GetOwed())
 }
 
-// tendHosts leaves hosts behind that are too slow to be waited for, until ctx ends: whether anybody waits for them here or
-// not, somebody may elsewhere.
+// tendHosts marks hosts late that are too slow to be waited for, until ctx ends. It does so even if
+// no mux here waits for them, because muxes of other members may.
 func (m *Manager) tendHosts(ctx context.Context) {
 	for {
 		advanced := m.view.next()
 		if !m.sessions.someBehind() {
 			select {
-			case <-advanced: // hosts get behind by a fold
+			case <-advanced: // a fold may put hosts behind
 			case <-m.sessions.joined:
 			case <-ctx.Done():
 				return
@@ -172,14 +177,14 @@ func (m *Manager) tendHosts(ctx context.Context) {
 	}
 }
 
-// someBehind tells whether there are hosts worth waiting for.
+// someBehind reports whether there are hosts worth waiting for.
 func (ss *sessions) someBehind() bool {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
 	return len(ss.behind) > 0
 }
 
-// leaveBehind ends the waiting for hosts that had their time.
+// leaveBehind stops the wait for hosts whose time is up.
 func (m *Manager) leaveBehind() {
 	ss, now := m.sessions, m.o.Clock.Now()
 	ss.mu.Lock()

@@ -11,7 +11,7 @@ import (
 	"github.com/shuntlb/shunt/internal/token"
 )
 
-// identify reads who calls. cause is for the audit log only: what a refusal does not tell.
+// identify returns the identity of the caller. cause is for the audit log only, not for the caller.
 func (g gate) identify(r *http.Request, procedure string) (id identity, cause string, err *connect.Error) {
 	forwarded := r.Header.Get(headerCaller)
 	r.Header.Del(headerCaller)
@@ -47,14 +47,14 @@ func (g gate) identify(r *http.Request, procedure string) (id identity, cause st
 	return g.bearer(r.Context(), nobody, strings.TrimSpace(bearer))
 }
 
-// vouched reads on whose behalf another manager asks.
+// vouched returns the identity on whose behalf another manager calls.
 func (d *door) vouched(header string) (id identity, cause string, err *connect.Error) {
 	id, err = callerOf(header)
 	id.forwarded = true
 	if err != nil || id.via != viaToken {
 		return id, "", err
 	}
-	// The follower may not know yet that the token is gone.
+	// The follower may not have the revocation of the token yet.
 	stored := d.view.access(id.access)
 	if stored == nil {
 		return id, "revoked access token " + id.access, errBadBearer
@@ -63,12 +63,12 @@ func (d *door) vouched(header string) (id identity, cause string, err *connect.E
 	return id, "", nil
 }
 
-// bearer finds out whose token it is. What costs more than a look into memory is not done for sources that failed too
-// often.
+// bearer returns the identity of a bearer token. A source that failed too often gets only a lookup
+// in memory.
 func (d *door) bearer(ctx context.Context, nobody identity, bearer string) (id identity, cause string, err *connect.Error) {
 	switch {
 	case strings.HasPrefix(bearer, token.AccessPrefix) || d.oidc == nil:
-		// What is good here may have been revoked elsewhere; strangers make nobody wait.
+		// A token that is valid here may have been revoked elsewhere. Invalid tokens cause no wait.
 		if id, cause = d.view.bearer(bearer, d.clock.Now()); cause == "" {
 			if err := d.current(ctx); err != nil {
 				return nobody, "", connect.NewError(connect.CodeUnavailable, err)
@@ -93,7 +93,7 @@ func (d *door) bearer(ctx context.Context, nobody identity, bearer string) (id i
 	return id, "", nil
 }
 
-// patience refuses a source that failed too often, before anything is done for it.
+// patience refuses a source that failed too often, before any other work.
 func (d *door) patience(id identity) *connect.Error {
 	if wait := d.attempts.wait(id.from, d.clock.Now()); wait > 0 {
 		return tooMany("too many failed attempts from this address", wait)

@@ -6,43 +6,44 @@ import (
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 )
 
-// class says how urgent a part of a report is: whatever is lower goes first, as in Ananta's staged manager. A flood of
-// counters then holds up neither verdicts nor the hosts that muxes wait for.
+// class is the urgency of a part of a report: lower classes are handled first, as in Ananta's
+// staged manager. So a flood of counters delays neither verdicts nor the hosts that muxes wait for.
 type class int
 
 const (
-	// classAck is what a node obeys.
+	// classAck is the revision that a node has applied.
 	classAck class = iota
-	// classHealth is what a node's own checks came to.
+	// classHealth is the results of a node's own checks.
 	classHealth
 	// classStatus is everything else: members, routes, counters.
 	classStatus
 	classes
 )
 
-// intakeWorkers are few: taking in is short, and more of them would only take the processor from what is urgent. One of
-// them is never busy with a status.
+// intakeWorkers is small, because handling is short, and more workers would only take the CPU from
+// urgent parts. One of them never handles a status.
 const intakeWorkers = 3
 
-// intake is what nodes said and nobody took in yet: for each session one report of each class, so that it takes memory by
-// the number of nodes, however much they say.
+// intake queues node reports until they are handled: one of each class for each session, so that
+// its memory depends only on the number of nodes.
 type intake struct {
-	// handle takes in a report of each class. Reports of one class of one session are handled one after another.
+	// handle handles a report of each class. Reports of one class of one session are handled one
+	// after another.
 	handle [classes]func(*session, *apiv1.NodeReport)
 
 	mu sync.Mutex
-	// queues are sessions in the order in which they got something to say.
+	// queues holds the sessions in the order of their first pending report.
 	queues [classes][]*session
-	// statuses are the workers that handle one.
+	// statuses is the number of workers that handle one.
 	statuses int
 	// work wakes workers.
 	work   *sync.Cond
 	closed bool
 }
 
-// slot is what waits of one class of one session; intake.mu guards it.
+// slot is the pending report of one class of one session. intake.mu guards it.
 type slot struct {
-	report *apiv1.NodeReport // nil: nothing
+	report *apiv1.NodeReport // nil: none
 	// busy: the session is in the queue, or a worker has a report of this class.
 	busy bool
 }
@@ -53,7 +54,8 @@ func newIntake(handle [classes]func(*session, *apiv1.NodeReport)) *intake {
 	return in
 }
 
-// put takes a report apart. The newest of each class replaces the one that waits; verdicts are merged.
+// put splits a report by class. The newest of each class replaces the pending one; verdicts are
+// merged.
 func (in *intake) put(s *session, r *apiv1.NodeReport) {
 	ack := r.GetSyncedRevision() != s.acked || r.GetStatus() == nil && r.GetHealth() == nil
 	s.acked = r.GetSyncedRevision()
@@ -83,7 +85,7 @@ func (in *intake) putLocked(s *session, c class, r *apiv1.NodeReport) {
 	}
 }
 
-// run works until close.
+// run handles reports until close.
 func (in *intake) run() {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -97,7 +99,7 @@ func (in *intake) run() {
 	}
 }
 
-// nextLocked takes the most urgent session out of its queue.
+// nextLocked removes the most urgent session from its queue.
 func (in *intake) nextLocked() (class, *session) {
 	for c := range classes {
 		if len(in.queues[c]) == 0 || c == classStatus && in.statuses == intakeWorkers-1 {
@@ -111,7 +113,7 @@ func (in *intake) nextLocked() (class, *session) {
 	return 0, nil
 }
 
-// doLocked handles what waits in a slot; intake.mu is free meanwhile.
+// doLocked handles the report in a slot. intake.mu is released meanwhile.
 func (in *intake) doLocked(c class, s *session) {
 	at := &s.said[c]
 	r := at.report
@@ -132,7 +134,7 @@ func (in *intake) doLocked(c class, s *session) {
 	}
 }
 
-// close ends the workers; what waits is dropped.
+// close ends the workers and drops pending reports.
 func (in *intake) close() {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -140,7 +142,7 @@ func (in *intake) close() {
 	in.work.Broadcast()
 }
 
-// takeAck, takeHealth and takeStatus are what is done with reports.
+// takeAck, takeHealth and takeStatus handle the parts of reports.
 
 func (m *Manager) takeAck(s *session, r *apiv1.NodeReport) {
 	m.reports.acked(s, r.GetSyncedRevision(), m.o.Clock.Now())

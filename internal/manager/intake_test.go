@@ -12,7 +12,7 @@ import (
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 )
 
-// staged is an intake whose handlers tell what they do, and wait to be let go on.
+// staged is an intake whose handlers report their work, and wait until they may continue.
 type staged struct {
 	*intake
 	did     chan string
@@ -57,8 +57,8 @@ func said(revision int64, health uint32, status string) *apiv1.NodeReport {
 	}
 }
 
-// TestUrgentReportsGoFirst: while a worker stands still, nodes say much; what is urgent is taken in first, and of what
-// was said several times only the newest, but for verdicts.
+// TestUrgentReportsGoFirst checks that urgent parts of reports that wait for a stalled worker are
+// handled first, and that of several reports only the newest is handled, except verdicts.
 func TestUrgentReportsGoFirst(t *testing.T) {
 	st := newStaged(t)
 	a, b, c := &session{name: "a", acked: -1}, &session{name: "b", acked: -1}, &session{name: "c", acked: 7}
@@ -83,8 +83,8 @@ func TestUrgentReportsGoFirst(t *testing.T) {
 	}
 }
 
-// TestStatusesLeaveAWorker: however many statuses take long, what is urgent is taken in meanwhile; and reports of one
-// session never overtake each other.
+// TestStatusesLeaveAWorker checks that urgent parts are handled however many statuses take long,
+// and that reports of one session never overtake each other.
 func TestStatusesLeaveAWorker(t *testing.T) {
 	st := newStaged(t)
 	for range intakeWorkers - 1 {
@@ -97,14 +97,15 @@ func TestStatusesLeaveAWorker(t *testing.T) {
 		st.put(s, &apiv1.NodeReport{Status: &apiv1.NodeStatus{}})
 	}
 	for range intakeWorkers - 1 {
-		<-st.did // all that may take statuses in stand still
+		<-st.did // all workers that may handle statuses are busy
 	}
 	sessions[0].acked = -1
 	st.put(sessions[0], &apiv1.NodeReport{SyncedRevision: 5})
 	st.next(t, "n0 obeys 5")
 	st.put(sessions[0], &apiv1.NodeReport{SyncedRevision: 6})
 	st.put(sessions[1], &apiv1.NodeReport{SyncedRevision: 9})
-	st.proceed <- struct{}{} // one of the three goes on; whichever it is, n0's revisions stay in order
+	// one of the three goes on; with any of them n0's revisions stay in order
+	st.proceed <- struct{}{}
 	first := <-st.did
 	st.proceed <- struct{}{}
 	second := <-st.did
@@ -113,8 +114,8 @@ func TestStatusesLeaveAWorker(t *testing.T) {
 	}
 }
 
-// TestNothingOfHealthIsLost: whatever of a node's reports is merged before it is taken in, what is known afterwards is
-// what it would be had each been taken in by itself.
+// TestNothingOfHealthIsLost checks that merging a node's reports before they are handled gives the
+// same result as handling each report by itself.
 func TestNothingOfHealthIsLost(t *testing.T) {
 	report := rapid.Custom(func(t *rapid.T) *apiv1.HealthReport {
 		h := &apiv1.HealthReport{Full: rapid.IntRange(0, 4).Draw(t, "full") == 0}
@@ -164,7 +165,7 @@ func TestNothingOfHealthIsLost(t *testing.T) {
 	})
 }
 
-// learn folds a report into what is known, naively.
+// learn applies a report to the known health, naively.
 func learn(known map[string]bool, h *apiv1.HealthReport) {
 	if h.GetFull() {
 		clear(known)

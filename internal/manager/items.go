@@ -15,34 +15,35 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// items are the plan items of every node, kept up to date endpoint by endpoint, so that a change costs what it
-// changes. They always equal what plan.ForNode computes from scratch. Items are never modified.
+// items holds the plan items of every node. It is updated endpoint by endpoint, so that the cost of
+// a change depends on its size. The items always equal those that plan.ForNode computes from
+// scratch. Items are never modified.
 type items struct {
 	ringKeys map[string]*apiv1.PlanItem
 	services map[string]*apiv1.PlanItem
-	// sources are the lists of policies that services take theirs from, once for all of these, and what they were made of;
-	// takers are these services, by policy.
+	// sources has the source list of each policy, one for all services that use it. lists has the
+	// values that the lists were built from. takers has the services that use a list, by policy.
 	sources map[string]*apiv1.PlanItem // by policy
 	lists   map[string]plan.Sources
 	takers  map[string]map[string]bool
-	// told is what the items of services were made of.
+	// told has the values that the items of services were built from.
 	told      map[string]plan.Service
 	endpoints map[string]muxItem
 	keys      keyItems
-	// where are the muxes of VIPs that are not on every mux.
+	// where has the muxes of VIPs that are not on every mux.
 	where map[place.Key][]string
-	// serves is how many of those a mux has.
+	// serves is the number of those VIPs on each mux.
 	serves   map[string]int
 	bindings map[string]hostItem
-	// repairs are what the hosts of endpoints' bindings need to find former owners.
+	// repairs has the items from which the hosts of endpoints' bindings find previous owners.
 	repairs map[lb.EndpointKey]*apiv1.PlanItem
-	// byHost are the same bindings by host address, and the repairs of their endpoints.
+	// byHost has the same bindings by host address, and the repairs of their endpoints.
 	byHost map[netip.Addr]map[string]*apiv1.PlanItem
-	// byEndpoint are the keys of an endpoint's bindings.
+	// byEndpoint has the keys of an endpoint's bindings.
 	byEndpoint map[lb.EndpointKey][]string
 }
 
-// muxItem is an endpoint's item and the VIP whose place decides who gets it.
+// muxItem is an endpoint's item and the VIP whose placement decides which muxes get it.
 type muxItem struct {
 	vip  place.Key
 	item *apiv1.PlanItem
@@ -57,7 +58,7 @@ func newItems() items {
 	}
 }
 
-// retouchLocked brings the items up to date of what a fold touched, and notes who gets them.
+// retouchLocked updates the items that a fold touched, and records the nodes that get them in c.
 func (v *view) retouchLocked(touched touched, c *change) {
 	shared := map[string][]place.Key{} // VIPs that services have or had
 	for name := range touched.services {
@@ -108,8 +109,8 @@ func (v *view) retouchLocked(touched touched, c *change) {
 	}
 }
 
-// rebuildLocked makes the items of one endpoint afresh and notes those that came, went or changed. reach are the muxes
-// that have the endpoint or had it.
+// rebuildLocked rebuilds the items of one endpoint and records those that were added, removed or
+// changed. reach is the muxes that have the endpoint or had it.
 func (v *view) rebuildLocked(key lb.EndpointKey, reach reach, c *change) {
 	name := plan.EndpointItem(key)
 	c.tellMuxes(reach, name)
@@ -152,7 +153,7 @@ func (v *view) rebuildLocked(key lb.EndpointKey, reach reach, c *change) {
 		hb.Binding.Created = v.state.Created[own.svc.Name]
 		item := convert.BindingItem(&hb.Binding)
 		if was := former[item.Key]; was.host == hb.Host && proto.Equal(was.item, item) {
-			item = was.item // most changes of an endpoint are none for its hosts
+			item = was.item // most changes of an endpoint do not concern its hosts
 			delete(former, item.Key)
 		} else {
 			c.bindingOf(hb.Host, name, item.Key)
@@ -180,7 +181,7 @@ func (i *items) unbind(key string) {
 	}
 }
 
-// itemLocked is the item with the key as the node has it; nil when the node must not have it.
+// itemLocked returns the item with the key as the node has it, or nil if the node must not have it.
 func (v *view) itemLocked(node *lb.Node, key string) *apiv1.PlanItem {
 	switch node.Role {
 	case lb.RoleMux:
@@ -222,7 +223,7 @@ func (v *view) itemLocked(node *lb.Node, key string) *apiv1.PlanItem {
 	return nil
 }
 
-// allLocked is the node's whole plan.
+// allLocked returns the node's whole plan.
 func (v *view) allLocked(node *lb.Node) map[string]*apiv1.PlanItem {
 	out := map[string]*apiv1.PlanItem{}
 	switch node.Role {
@@ -269,7 +270,8 @@ func (v *view) allLocked(node *lb.Node) map[string]*apiv1.PlanItem {
 	return out
 }
 
-// withManagers adds managers to the prefixes that servers reach without SNAT: a host whose own address has SNAT asks them for its ports.
+// withManagers adds managers to the prefixes that servers reach without SNAT, because a host whose
+// own address has SNAT requests its ports from them.
 func withManagers(inside, managers []string) []string {
 	for _, m := range managers {
 		at, err := netip.ParseAddrPort(m)

@@ -8,8 +8,9 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// retellLocked makes the service's item afresh where it differs and tells whether it did. Lists of sources are long: an
-// equal item is not made again. Policies whose list it takes, or took, are put into lists.
+// retellLocked rebuilds the service's item if it changed, and reports whether it did. It does not
+// rebuild an equal item, because lists of sources are long. It adds the policies whose lists the
+// service uses, or used, to lists.
 func (v *view) retellLocked(name string, lists map[string]bool) bool {
 	key := plan.ServiceItem(name)
 	had, told := v.items.told[name]
@@ -38,7 +39,8 @@ func (v *view) retellLocked(name string, lists map[string]bool) bool {
 	return true
 }
 
-// sameService tells whether two services share the same among their endpoints.
+// sameService reports whether two services have equal values in the fields that their endpoints
+// share.
 func sameService(a, b *plan.Service) bool {
 	return slices.Equal(a.VIPs, b.VIPs) && a.Limits == b.Limits && a.SourcesOf == b.SourcesOf && sameSources(a.Sources, b.Sources) &&
 		a.Tenant == b.Tenant && a.Created == b.Created && a.Outbound == b.Outbound
@@ -48,8 +50,8 @@ func sameSources(a, b lb.Sources) bool {
 	return slices.Equal(a.Allow, b.Allow) && slices.Equal(a.Deny, b.Deny)
 }
 
-// relistLocked makes the item of a policy's list afresh where it differs and tells whether it did. It is there as long
-// as a service takes it.
+// relistLocked rebuilds the item of a policy's list if it changed, and reports whether it did. The
+// item exists as long as a service uses it.
 func (v *view) relistLocked(policy string) bool {
 	had, listed := v.items.lists[policy]
 	if len(v.items.takers[policy]) == 0 {
@@ -66,7 +68,7 @@ func (v *view) relistLocked(policy string) bool {
 	return true
 }
 
-// takesLocked tells whether a mux serves a VIP of a service that takes a policy's list.
+// takesLocked reports whether a mux serves a VIP of a service that uses a policy's list.
 func (v *view) takesLocked(mux, policy string) bool {
 	for service := range v.items.takers[policy] {
 		if v.servesAnyLocked(mux, service) {
@@ -76,8 +78,8 @@ func (v *view) takesLocked(mux, policy string) bool {
 	return false
 }
 
-// tellService notes that a service may have changed for muxes, come or gone, and with it the lists of policies that it
-// takes or took.
+// tellService records that a service may have been added, changed or removed for muxes, and with it
+// the lists of policies that it uses or used.
 func (c *change) tellService(to reach, name string, policies ...string) {
 	c.tellMuxes(to, plan.ServiceItem(name))
 	for _, policy := range policies {

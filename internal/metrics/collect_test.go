@@ -28,7 +28,7 @@ import (
 
 var web = lb.EndpointKey{VIP: netip.MustParseAddr("203.0.113.10"), Protocol: lb.TCP, Port: 80}
 
-// status is one of everything a node can report.
+// status returns a report with one of everything.
 func status() *apiv1.NodeStatus {
 	return &apiv1.NodeStatus{
 		Suspect: true, UnreachedHosts: []string{"10.20.1.1"}, UnconfirmedHosts: []string{"10.20.2.1", "10.20.3.1"},
@@ -46,7 +46,7 @@ func status() *apiv1.NodeStatus {
 	}
 }
 
-// probes is what an engine did.
+// probes returns the statistics of an engine.
 func probes() probe.Stats {
 	s := probe.Stats{
 		Late: 6, Unaskable: 3, Crowded: 2, Met: probe.Met{Starved: 4, Again: 11, Unproven: 12, Stuck: 13}, Means: []probe.MeansStats{{Name: "packet", Targets: 7, Asked: 8}, {Name: "loop"}},
@@ -80,7 +80,7 @@ func muxOf(s *apiv1.NodeStatus) Mux {
 	}
 }
 
-// lines are the series of a registry's own families, as `name{label="value",…} value`.
+// lines returns the series of a registry's own families, as `name{label="value",…} value`.
 func lines(t *testing.T, r *Registry, known ...[]*Family) []string {
 	t.Helper()
 	all, err := r.Gather()
@@ -188,7 +188,7 @@ func TestMux(t *testing.T) {
 		for _, m := range mf.Metric {
 			kinds[m.GetLabel()[0].GetValue()] = m.GetHistogram()
 		}
-		// Nobody asked by http.
+		// There was no probe by http.
 		if len(kinds) != 2 || kinds["dns"].GetSampleCount() != 0 {
 			t.Errorf("durations of %v", kinds)
 		}
@@ -203,7 +203,7 @@ func TestMux(t *testing.T) {
 	}
 }
 
-// TestSeriesAreBounded: a mux of many backends leaves their series out and says so.
+// TestSeriesAreBounded: a mux with many backends leaves their series out and reports that.
 func TestSeriesAreBounded(t *testing.T) {
 	s := status()
 	for i := range MaxBackends {
@@ -236,7 +236,7 @@ func TestSeriesAreBounded(t *testing.T) {
 
 func TestHost(t *testing.T) {
 	s := status()
-	s.Members = append(s.Members, s.Members[0]) // the same backend by another outer address
+	s.Members = append(s.Members, s.Members[0]) // the same backend with another outer address
 	s.Tables = append(s.Tables, &apiv1.TableStatus{Name: "flow_addresses", Capacity: 7})
 	s.Servers = []*apiv1.ServerStatus{{Dip: "10.20.1.11", PacketsIn: 21, BytesIn: 22, FlowsIn: 23, PacketsOut: 24, BytesOut: 25, FlowsOut: 26}}
 	r, err := NewHost(Node{Name: "host1", Probes: probes, Status: func() *apiv1.NodeStatus { return s }})

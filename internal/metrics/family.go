@@ -1,12 +1,13 @@
-// Package metrics shows what the parts of Shunt do to Prometheus. It is the only importer of Prometheus's client; the
-// parts themselves know nothing of it: a scrape asks them for what they report anyway.
+// Package metrics exposes the state of Shunt's components to Prometheus. It is the only importer of
+// Prometheus's client. The components do not depend on it: a scrape reads the data that they report
+// anyway.
 package metrics
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Type is the type of a family, as the exposition format names it.
+// Type is the type of a family, as named in the exposition format.
 type Type string
 
 // The types in use.
@@ -16,14 +17,14 @@ const (
 	Histogram Type = "histogram"
 )
 
-// Family is a metric with all its series. docs/ops/metrics.md is made of it.
+// Family is a metric with all its series. docs/ops/metrics.md is generated from it.
 type Family struct {
 	Name   string
 	Type   Type
 	Labels []string
-	// Help says what is counted or measured, and when.
+	// Help describes the value, and when it is counted or measured.
 	Help string
-	// Series says how many series there can be.
+	// Series describes the maximum number of series.
 	Series string
 	desc   *prometheus.Desc
 }
@@ -35,17 +36,18 @@ var (
 	serverLabels   = []string{"dip", "direction"}
 )
 
-// nodeLabel is on every series of Shunt's own: the node's or the manager's name.
+// nodeLabel is on every series of Shunt: the node's or the manager's name.
 const nodeLabel = "node"
 
-// Bounds on the number of series a node shows. Beyond them a family is left out as a whole and shunt_metrics_omitted
-// says so: 10,000 backends are 70,000 series of about 200 bytes, 14 MB a scrape.
+// Bounds on the number of series of a node. Beyond them a family is left out as a whole and
+// shunt_metrics_omitted reports that: 10,000 backends are 70,000 series of about 200 bytes, 14 MB a
+// scrape.
 const (
 	MaxBackends  = 10_000
 	MaxEndpoints = 20_000
 )
 
-// Words for Family.Series.
+// Texts for Family.Series.
 const (
 	one         = "1"
 	perReason   = "one per reason, at most 80"
@@ -57,7 +59,8 @@ const (
 	perPeer     = "one per BGP peer"
 )
 
-// fam makes a family; its description is complete once describe was called with the node's name.
+// fam returns a family; its description is complete after described was called with the node's
+// name.
 func fam(t Type, name, series, help string, labels ...string) *Family {
 	return &Family{Name: name, Type: t, Labels: labels, Help: help, Series: series}
 }

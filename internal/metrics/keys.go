@@ -6,7 +6,7 @@ import (
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 )
 
-// keyFamilies are what the manager that leads knows of keys; the others show none.
+// keyFamilies hold the keys of the leading manager; other managers show none.
 var keyFamilies = []*Family{
 	fam(Gauge, "shunt_keys", "10; of the leading manager", "Scopes with keys that are needed, by purpose (cookie: VIPs, cid: services with quic) and phase of rotation: spread, return, switch, rest, steady.", "purpose", "phase"),
 	fam(Gauge, "shunt_keys_waiting_seconds", "2; of the leading manager", "For how long the phase has lasted that has waited longest for nodes; 0: none waits. shunt get keys names the nodes.", "purpose"),

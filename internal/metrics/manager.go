@@ -29,20 +29,21 @@ var (
 	storeSeconds   = fam(Histogram, "shunt_manager_store_duration_seconds", "one per operation: get, list, txn, compact; 14 lines each", "Time of an operation on the store; a txn includes the write to disk.", "operation")
 )
 
-// ManagerHistograms are the manager's families that are filled as things happen.
+// ManagerHistograms are the manager's families that are observed at events, not at scrapes.
 var ManagerHistograms = []*Family{requestSeconds, storeSeconds, snatSeconds}
 
-// latencyBuckets reach from a call answered from memory, 0.1 ms, to one that waits for nodes, 10 s.
+// latencyBuckets range from a call answered from memory, 0.1 ms, to one that waits for nodes, 10 s.
 var latencyBuckets = []float64{.0001, .0005, .001, .0025, .005, .01, .025, .05, .1, .5, 2, 10}
 
-// Manager is a manager's metrics. It is made before the manager, which works through its Store and Interceptor.
+// Manager holds a manager's metrics. It is created before the manager, which uses its Store and
+// Interceptor.
 type Manager struct {
 	name                       string
 	build                      Build
 	requests, storeOps, leases *prometheus.HistogramVec
 }
 
-// NewManager makes the metrics of a manager of this name.
+// NewManager returns the metrics of a manager with this name.
 func NewManager(name string, build Build) *Manager {
 	histogram := func(f *Family) *prometheus.HistogramVec {
 		return prometheus.NewHistogramVec(prometheus.HistogramOpts{
@@ -52,12 +53,12 @@ func NewManager(name string, build Build) *Manager {
 	return &Manager{name, build, histogram(requestSeconds), histogram(storeSeconds), histogram(snatSeconds)}
 }
 
-// Registry registers the metrics; status is what the manager knows of its nodes.
+// Registry registers the metrics; status returns the manager's view of its nodes.
 func (m *Manager) Registry(status func() *apiv1.StatusResponse) (*Registry, error) {
 	return register(m.requests, m.storeOps, m.leases, managerCollector{m.build, described(ManagerFamilies, m.name), status})
 }
 
-// Interceptor times the calls of the API; streams are no calls.
+// Interceptor times the calls of the API, but not streams.
 func (m *Manager) Interceptor() connect.Interceptor {
 	return connect.UnaryInterceptorFunc(func(next connect.UnaryFunc) connect.UnaryFunc {
 		return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
@@ -82,7 +83,7 @@ type timedStore struct {
 	ops *prometheus.HistogramVec
 }
 
-// took is deferred with the time at the beginning.
+// took observes an operation; defer it with the start time.
 func (s timedStore) took(operation string, began time.Time) {
 	s.ops.WithLabelValues(operation).Observe(time.Since(began).Seconds())
 }

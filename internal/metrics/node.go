@@ -16,48 +16,49 @@ import (
 	"github.com/shuntlb/shunt/internal/probe"
 )
 
-// Build says what program runs.
+// Build is the version of the running program.
 type Build struct{ Version, Commit string }
 
-// Node is where the metrics of a mux or host come from.
+// Node holds the sources of the metrics of a mux or host.
 type Node struct {
 	Name  string
 	Build Build
-	// Status is what the node reports to its manager.
+	// Status returns the node's report to its manager.
 	Status func() *apiv1.NodeStatus
-	// Progress is how the node stands to its manager.
+	// Progress is the state of the node's connection and plan.
 	Progress *agent.Progress
-	// Probes is what the engine that checks backends did; nil: there is none.
+	// Probes returns the statistics of the engine that checks backends; nil: there is none.
 	Probes func() probe.Stats
-	// Starts is how often an agent started since the machine did.
+	// Starts is the number of agent starts since the machine started.
 	Starts uint64
 }
 
-// Mux is where a mux's metrics come from.
+// Mux holds the sources of a mux's metrics.
 type Mux struct {
 	Node
 	Counters func() (dataplane.MuxCounters, error)
 	// Flips counts changes of health by member.
 	Flips func() map[dataplane.MemberKey]uint64
-	// Captures is the number of captures that run.
+	// Captures returns the number of running captures.
 	Captures func() int
-	// LoadOf is the load of a member as the mux knows it; nil: it knows none.
+	// LoadOf returns the load of a member at the mux; nil: there are none.
 	LoadOf func(e lb.EndpointKey, member uint16) (load.Load, bool)
-	// Schedulers tells of endpoints with a scheduler other than maglev; nil: there are none.
+	// Schedulers returns the endpoints with a scheduler other than maglev; nil: there are none.
 	Schedulers func() []Scheduler
-	// Overruled counts endpoints whose backends all count as alive whatever checks say.
+	// Overruled counts endpoints in panic mode or fail-open, whose backends all count as alive
+	// whatever the checks report.
 	Overruled func() (panics, failOpen int)
 }
 
-// Scheduler is what an endpoint's scheduler knows.
+// Scheduler is the state of an endpoint's scheduler.
 type Scheduler struct {
 	Endpoint lb.EndpointKey
 	Name     string
-	// Unknown is how many members have no load that counts.
+	// Unknown is the number of members without a valid load.
 	Unknown int
 }
 
-// NodeFamilies are those of muxes and hosts alike.
+// NodeFamilies are common to muxes and hosts.
 var NodeFamilies = []*Family{
 	fam(Gauge, "shunt_build_info", one, "1, with the version of the program in its labels.", "role", "version", "commit"),
 	fam(Counter, "shunt_agent_starts_total", one, "Starts of the agent since the machine's; the data path does not notice them."),
@@ -72,7 +73,7 @@ var NodeFamilies = []*Family{
 	fam(Gauge, "shunt_metrics_omitted", "2", "Number of things that have no series because there are too many of them, by kind: backends, endpoints.", "kind"),
 }
 
-// MuxFamilies are a mux's own.
+// MuxFamilies are for muxes only.
 var MuxFamilies = []*Family{
 	fam(Counter, "shunt_mux_packets_total", perReason, "Packets by reason and its class: drop, pass (left to the kernel), tx (forwarded or answered), consumed (kept by the program), info (counted in addition to another reason, or without a packet). docs/reference/reasons.md explains each reason.", "reason", "class"),
 	fam(Counter, "shunt_mux_endpoint_packets_total", perEndpoint, "Packets that found the endpoint, forwarded or not.", endpointLabels...),
@@ -106,7 +107,7 @@ var MuxFamilies = []*Family{
 	fam(Gauge, "shunt_mux_captures_running", one, "Captures that run at present: while there is one, packets cost more."),
 }
 
-// HostFamilies are a host's own.
+// HostFamilies are for hosts only.
 var HostFamilies = []*Family{
 	fam(Counter, "shunt_host_packets_total", perReason, "Packets by reason and its class: drop, pass (left to the kernel), tx (delivered or sent), consumed (kept by a program or given to the agent), info (counted in addition to another reason, or without a packet). docs/reference/reasons.md explains each reason.", "reason", "class"),
 	fam(Gauge, "shunt_host_bindings", one, "Backends of this machine that the programs know."),
@@ -121,7 +122,7 @@ var HostFamilies = []*Family{
 	fam(Counter, "shunt_host_server_flows_total", perServer, "Flows that began, by who began them: in is clients of VIPs, out is the server.", serverLabels...),
 }
 
-// nodeCollector collects what muxes and hosts have in common, then what is the role's own.
+// nodeCollector collects the metrics common to muxes and hosts, then those of the role.
 type nodeCollector struct {
 	Node
 	role     string
@@ -163,7 +164,8 @@ func (c nodeCollector) Collect(out chan<- prometheus.Metric) {
 	c.own(s, status)
 }
 
-// putFlows puts the flows of each class. One without flows is not reported, but its series must not come and go.
+// putFlows adds the flows of each class. A class without flows is not in the report, but its series
+// must always exist.
 func (s sink) putFlows(family string, status *apiv1.NodeStatus) {
 	flows := map[string]uint64{"untrusted": 0, "trusted": 0, "closing": 0}
 	for _, f := range status.GetFlows() {
@@ -204,10 +206,10 @@ func (m Mux) collect(s sink, status *apiv1.NodeStatus) {
 	s.put("shunt_mux_captures_running", float64(m.Captures()))
 }
 
-// members counts an endpoint's by state.
+// members counts the members of an endpoint by state.
 type members struct{ alive, dead, draining int }
 
-// collectHealth shows what keeps verdicts from being what checks say.
+// collectHealth collects the mechanisms that keep verdicts from following the checks.
 func (m Mux) collectHealth(s sink, status *apiv1.NodeStatus) {
 	held, damped := 0, 0
 	for _, ms := range status.GetMembers() {
@@ -228,7 +230,7 @@ func (m Mux) collectHealth(s sink, status *apiv1.NodeStatus) {
 	s.put("shunt_health_overruled", float64(failOpen), "fail-open")
 }
 
-// collectSchedulers tells of endpoints whose service is known by VIP, protocol and port.
+// collectSchedulers collects the endpoints whose service is known by VIP, protocol and port.
 func (m Mux) collectSchedulers(s sink, services map[[3]string]string) {
 	if m.Schedulers == nil {
 		return
@@ -285,7 +287,7 @@ func (m Mux) collectEndpoints(s sink, status *apiv1.NodeStatus, flips map[datapl
 	}
 	counters, err := m.Counters()
 	if err != nil {
-		return // the status says it too
+		return // the status reports it, too
 	}
 	for k, n := range counters.Endpoints {
 		vip, protocol, port := k.VIP.String(), k.Protocol.String(), lb.PortsText(k.Port, k.PortEnd)
@@ -321,7 +323,7 @@ func (m Mux) collectBackends(s sink, status *apiv1.NodeStatus, turned map[datapl
 	}
 }
 
-// putLoad puts what is known of a backend's load.
+// putLoad adds the known load of a backend.
 func (m Mux) putLoad(s sink, ms *apiv1.MemberStatus, l []string) {
 	vip, err := netip.ParseAddr(ms.GetVip())
 	protocol, wrong := lb.ParseProtocol(ms.GetProtocol())
@@ -358,7 +360,7 @@ func collectHost(s sink, status *apiv1.NodeStatus) {
 		return
 	}
 	s.put("shunt_metrics_omitted", 0, "backends")
-	// A member may have bindings by several outer addresses.
+	// A member may have bindings with several outer addresses.
 	sums := map[[5]string]dataplane.Counter{}
 	for _, ms := range status.GetMembers() {
 		l := [5]string(append(memberLabels(ms), backendText(ms)))
@@ -381,12 +383,12 @@ func collectHost(s sink, status *apiv1.NodeStatus) {
 	}
 }
 
-// memberLabels are the values of endpointLabels.
+// memberLabels returns the values of endpointLabels.
 func memberLabels(m *apiv1.MemberStatus) []string {
 	return []string{m.GetService(), m.GetVip(), m.GetProtocol(), lb.PortsText(uint16(m.GetPort()), uint16(m.GetPortEnd()))}
 }
 
-// backendText is DIP:port, or the DIP where packets keep their port.
+// backendText returns DIP:port, or the DIP if packets keep their port.
 func backendText(m *apiv1.MemberStatus) string {
 	switch {
 	case m.GetDipPort() == 0:

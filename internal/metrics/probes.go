@@ -6,8 +6,8 @@ import (
 	"github.com/shuntlb/shunt/internal/probe"
 )
 
-// ProbeFamilies are those of muxes and hosts that check backends. They are read from what the engine counts anyway: a probe costs
-// nothing more for them.
+// ProbeFamilies are for muxes and hosts that check backends. They are read from the engine's
+// existing counters, so they do not add cost to a probe.
 var ProbeFamilies = []*Family{
 	fam(Gauge, "shunt_probe_rules", perEngine, "Targets that are probed, each once however many backends it stands for, by the engine that asks them: packet, loop (sockets), worker (TLS, HTTP/2, gRPC, bodies), external.", "engine"),
 	fam(Gauge, "shunt_probe_unaskable", one, "Targets that nothing on this node can ask, and that are not asked."),
@@ -26,7 +26,7 @@ var ProbeFamilies = []*Family{
 
 const perEngine = "one per engine, at most 4"
 
-// collectProbes shows what the engine did; nothing without one.
+// collectProbes collects the statistics of the engine; none without one.
 func (c nodeCollector) collectProbes(s sink) {
 	if c.Probes == nil {
 		return

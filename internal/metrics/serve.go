@@ -19,13 +19,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// scrapesAtOnce bounds what scrapes may cost a node; further ones are refused.
+// scrapesAtOnce limits concurrent scrapes and so their cost; further ones are refused.
 const scrapesAtOnce = 4
 
 // Registry is a set of metrics to serve.
 type Registry = prometheus.Registry
 
-// register makes a registry of Shunt's metrics and of the usual ones of a Go process (go_*, process_*).
+// register returns a registry of Shunt's metrics and of the usual ones of a Go process (go_*,
+// process_*).
 func register(all ...prometheus.Collector) (*Registry, error) {
 	r := prometheus.NewRegistry()
 	all = append(all, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -37,7 +38,7 @@ func register(all ...prometheus.Collector) (*Registry, error) {
 	return r, nil
 }
 
-// Listen takes the address for Serve; an empty one gives no listener and no error.
+// Listen listens on the address for Serve; an empty one gives no listener and no error.
 func Listen(address string) (net.Listener, error) {
 	if address == "" {
 		return nil, nil
@@ -52,7 +53,8 @@ func Listen(address string) (net.Listener, error) {
 	return l, nil
 }
 
-// Serve answers GET /metrics until ctx ends, and with profiles also /debug/pprof/ (net/http/pprof). Without a listener it returns at once.
+// Serve serves GET /metrics until ctx ends, and with profiles also /debug/pprof/ (net/http/pprof).
+// Without a listener it returns immediately.
 func Serve(ctx context.Context, l net.Listener, r *Registry, profiles bool) error {
 	if l == nil {
 		return nil
@@ -60,7 +62,7 @@ func Serve(ctx context.Context, l net.Listener, r *Registry, profiles bool) erro
 	routes := http.NewServeMux()
 	routes.Handle("GET /metrics", promhttp.HandlerFor(r, promhttp.HandlerOpts{MaxRequestsInFlight: scrapesAtOnce}))
 	if profiles {
-		// Index serves the named profiles, such as heap and goroutine, too.
+		// Index also serves the named profiles, such as heap and goroutine.
 		routes.HandleFunc("GET /debug/pprof/", pprof.Index)
 		routes.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
 		routes.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
@@ -77,17 +79,18 @@ func Serve(ctx context.Context, l net.Listener, r *Registry, profiles bool) erro
 	return nil
 }
 
-// startsFile counts in a node's run directory, which lasts until the machine's next boot.
+// startsFile holds the count in a node's run directory, which lasts until the machine's next boot.
 const startsFile = "starts"
 
-// CountStart adds one to the starts of a node's agent and returns them. The agent's lock must be held.
+// CountStart increments and returns the number of starts of a node's agent. The agent's lock must
+// be held.
 func CountStart(runDir string) (uint64, error) {
 	path := filepath.Join(runDir, startsFile)
 	text, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return 0, fmt.Errorf("count start: %w", err)
 	}
-	// A file that cannot be read as a number begins anew: a counter may.
+	// A file that is not a number restarts the count, which a counter may do.
 	n, _ := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64)
 	n++
 	tmp := path + ".new"

@@ -7,7 +7,8 @@ import (
 	"github.com/shuntlb/shunt/internal/snat"
 )
 
-// snatFamilies are what the manager that leads knows of leases of ports; the others show their past and no VIP.
+// snatFamilies hold the port leases of the leading manager; other managers show counters of their
+// past terms and no VIPs.
 var snatFamilies = []*Family{
 	fam(Gauge, "shunt_snat_ranges", perVIP+", three states; of the leading manager", "Ranges of 8 ports for outbound connections by state: leased, free, resting (given back less than 2 minutes ago).", "service", "tenant", "vip", "state"),
 	fam(Counter, "shunt_snat_asks_total", one, "Asks for ranges that this manager heard of hosts while it led."),
@@ -20,10 +21,10 @@ var snatFamilies = []*Family{
 	fam(Gauge, "shunt_snat_asks_waiting", "2", "Asks that wait now, for: turn (of their tenant), mux (stored, and not acknowledged by every mux).", "for"),
 }
 
-// snatSeconds is filled as hosts are granted ranges.
+// snatSeconds is observed when hosts are granted ranges.
 var snatSeconds = fam(Histogram, "shunt_snat_lease_seconds", "one per part, 3; 14 lines each", "Time of the parts of a lease at the leading manager: queue (from the ask until its turn), store (until it is stored), muxes (until every mux has it, and the host is told).", "part")
 
-// SNATLeased takes in how long the parts of a lease took.
+// SNATLeased observes the durations of the parts of a lease.
 func (m *Manager) SNATLeased(queue, store, muxes time.Duration) {
 	m.leases.WithLabelValues("queue").Observe(queue.Seconds())
 	m.leases.WithLabelValues("store").Observe(store.Seconds())

@@ -1,8 +1,9 @@
 // Package notify wakes goroutines. It is pure.
 package notify
 
-// Send wakes the receiver of c and returns at once. c has a buffer of one: a receiver that is busy is woken once more when it receives
-// again, however often Send was called meanwhile. A channel without a buffer loses the notification if nobody receives.
+// Send wakes the receiver of c without blocking. c must have a buffer of one: a busy receiver is
+// then woken once more when it receives again, however often Send was called meanwhile. A channel
+// without a buffer loses the notification if no goroutine receives.
 func Send(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:

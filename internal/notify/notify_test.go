@@ -2,7 +2,7 @@ package notify
 
 import "testing"
 
-// TestSend: any number of notifications are one, none is lost, and Send does not block.
+// TestSend: notifications are merged into one, none is lost, and Send does not block.
 func TestSend(t *testing.T) {
 	c := make(chan struct{}, 1)
 	for range 3 {

@@ -17,14 +17,14 @@ import (
 )
 
 const (
-	// fetchPace is the least time between two fetches that tokens ask for: whoever sends tokens with keys that do not
-	// exist does not make the manager flood the provider.
+	// fetchPace is the minimum time between two fetches that tokens cause, so that a client that
+	// sends tokens with nonexistent keys cannot make the manager flood the provider.
 	fetchPace = time.Second
 	// maxKeysBytes: a provider has a handful of keys of a kilobyte.
 	maxKeysBytes = 1 << 20
 )
 
-// signed are the ways of signing that count: none with a shared secret, and not "none".
+// signed lists the accepted signature algorithms: none with a shared secret, and not "none".
 var signed = []jose.SignatureAlgorithm{
 	jose.RS256, jose.RS384, jose.RS512, jose.PS256, jose.PS384, jose.PS512, jose.ES256, jose.ES384, jose.ES512, jose.EdDSA,
 }
@@ -37,14 +37,16 @@ func algorithms() []string {
 	return out
 }
 
-// keys are the provider's, as they were last fetched: those that it took back go at the next fetch, and all stay while
-// it cannot be reached. It is go-oidc's KeySet; go-oidc's own never forgets a key.
+// keys holds the provider's keys of the last fetch. Keys that the provider removed are dropped at
+// the next fetch; all stay while it cannot be reached. It implements go-oidc's KeySet, because
+// go-oidc's own never drops a key.
 type keys struct {
 	fetch   func(ctx context.Context, url string) (*jose.JSONWebKeySet, error)
 	clock   clock.Clock
 	changed func()
 
-	// fetching is held during a fetch, so that those who need the same new key wait for one.
+	// fetching is held during a fetch, so that all callers that need the same new key wait for one
+	// fetch.
 	fetching sync.Mutex
 
 	mu      sync.Mutex
@@ -59,7 +61,8 @@ func (k *keys) from(url string) {
 	k.url = url
 }
 
-// VerifySignature implements go-oidc's KeySet. A key that is not known is looked for at the provider.
+// VerifySignature implements go-oidc's KeySet. It fetches the keys if the key of the token is
+// unknown.
 func (k *keys) VerifySignature(ctx context.Context, token string) ([]byte, error) {
 	jws, err := jose.ParseSigned(token, signed)
 	if err != nil {
@@ -113,7 +116,7 @@ func (k *keys) refresh(ctx context.Context) error {
 	return k.refreshLocked(ctx)
 }
 
-// refreshLocked needs fetching.
+// refreshLocked requires fetching to be held.
 func (k *keys) refreshLocked(ctx context.Context) error {
 	k.mu.Lock()
 	url := k.url
@@ -133,9 +136,10 @@ func (k *keys) refreshLocked(ctx context.Context) error {
 	return nil
 }
 
-// fetchKeys reads a key set from the provider. Only public keys are taken.
+// fetchKeys fetches a key set from the provider. It keeps only public keys.
 func (v *Verifier) fetchKeys(ctx context.Context, url string) (*jose.JSONWebKeySet, error) {
-	// The caller of one token going away is no reason to fail for those who wait for the same keys.
+	// The fetch must not fail when the caller with one token is cancelled, because others wait for
+	// the same keys.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)

@@ -1,5 +1,5 @@
-// Package oidc tells whom an ID token of an OpenID Connect provider is of, and which role that gives. It is the only
-// importer of go-oidc.
+// Package oidc verifies ID tokens of an OpenID Connect provider, and returns their owner and role.
+// It is the only importer of go-oidc.
 package oidc
 
 import (
@@ -24,28 +24,32 @@ import (
 )
 
 const (
-	// skew is by how much the provider's clock may be behind; go-oidc itself grants five minutes to not-before.
+	// skew is how far the provider's clock may be behind; go-oidc itself tolerates five minutes for
+	// not-before.
 	skew = 30 * time.Second
-	// callTimeout bounds each call of the provider.
+	// callTimeout bounds each call to the provider.
 	callTimeout = 10 * time.Second
-	// firstRetry to lastRetry, doubling: how soon a provider that cannot be reached is asked again.
+	// firstRetry to lastRetry, doubling, are the pauses before retries while the provider cannot be
+	// reached.
 	firstRetry = time.Second
 	lastRetry  = time.Minute
-	// refreshEvery is for how long a key that the provider took back goes on to be good.
+	// refreshEvery is the maximum time for which a key is still accepted after the provider removed
+	// it.
 	refreshEvery = 10 * time.Minute
-	// maxKnown verified tokens are remembered, at 150 bytes each.
+	// maxKnown is the maximum number of cached tokens, at 150 bytes each.
 	maxKnown = 4096
 )
 
-// Reasons why a token gives no identity. All others say what is wrong with the token; none has the token in it.
+// Reasons why a token gives no identity. Other errors describe the fault of the token; none
+// contains the token.
 var (
-	// ErrNotReady: the provider was not reached yet.
+	// ErrNotReady: the provider has not been reached yet.
 	ErrNotReady = errors.New("the OIDC issuer has not been reached yet")
-	// ErrNoRole: the token is good, but none of its groups has a role.
+	// ErrNoRole: the token is valid, but none of its groups has a role.
 	ErrNoRole = errors.New("none of its groups has a role")
 )
 
-// Role is what a group may do.
+// Role is the role of a group.
 type Role struct{ Group, Role, Tenant string }
 
 // ParseRole reads "GROUP=admin", "GROUP=viewer" or "GROUP=tenant:NAME". The group may contain "=".
@@ -62,23 +66,23 @@ func ParseRole(s string) (Role, error) {
 	return Role{}, fmt.Errorf("%q: must be GROUP=admin, GROUP=viewer or GROUP=tenant:NAME", s)
 }
 
-// Options say whose tokens count and for what.
+// Options configures a Verifier.
 type Options struct {
-	// Issuer is the provider's URL, https, as its tokens have it.
+	// Issuer is the provider's URL, https, as in its tokens.
 	Issuer string
 	// ClientID must be an audience of the token.
 	ClientID string
 	// RoleClaim names the claim with the groups, a text or a list of texts.
 	RoleClaim string
-	// Roles of groups; the first one that fits counts.
+	// Roles of groups; the first match applies.
 	Roles []Role
-	// CA is who vouches for the issuer's certificate; nil is the system's.
+	// CA holds the CAs for the issuer's certificate; nil: the system's.
 	CA    *x509.CertPool
 	Clock clock.Clock
 	Log   *slog.Logger
 }
 
-// CheckIssuer refuses what no provider's tokens can name as their issuer.
+// CheckIssuer refuses URLs that cannot be the issuer of tokens.
 func CheckIssuer(issuer string) error {
 	u, err := url.Parse(issuer)
 	if err != nil || u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.Fragment != "" {
@@ -87,7 +91,7 @@ func CheckIssuer(issuer string) error {
 	return nil
 }
 
-// Check says what is wrong with the options.
+// Check returns the first fault of the options.
 func (o Options) Check() error {
 	if err := CheckIssuer(o.Issuer); err != nil {
 		return fmt.Errorf("issuer: %w", err)
@@ -103,9 +107,9 @@ func (o Options) Check() error {
 	return nil
 }
 
-// Identity is whom a good token is of.
+// Identity is the owner of a valid token.
 type Identity struct {
-	// Name is the e-mail address when the provider has verified it, else the subject.
+	// Name is the e-mail address if the provider has verified it, else the subject.
 	Name, Role, Tenant string
 	Expires            time.Time
 }
@@ -119,13 +123,14 @@ type Verifier struct {
 	mu sync.Mutex
 	// verifier is nil until the provider was reached.
 	verifier *gooidc.IDTokenVerifier
-	// known are verified tokens by their SHA-256.
+	// known caches verified tokens by their SHA-256.
 	known map[[sha256.Size]byte]Identity
-	// forgotten counts how often all were forgotten: what was verified before is not remembered afterwards.
+	// forgotten counts how often the cache was cleared: a token that was verified before a clear is
+	// not cached after it.
 	forgotten uint64
 }
 
-// New makes a verifier; it knows nothing until Run has reached the provider.
+// New returns a verifier; it accepts no token until Run has reached the provider.
 func New(o Options) (*Verifier, error) {
 	if err := o.Check(); err != nil {
 		return nil, err
@@ -142,7 +147,7 @@ func New(o Options) (*Verifier, error) {
 	return v, nil
 }
 
-// Run finds the provider, however long that takes, and then keeps its keys fresh until ctx ends.
+// Run retries until the provider is reached, and then refreshes its keys until ctx ends.
 func (v *Verifier) Run(ctx context.Context) {
 	defer v.http.CloseIdleConnections()
 	retry := firstRetry
@@ -192,7 +197,7 @@ func (v *Verifier) discover(ctx context.Context) error {
 	return nil
 }
 
-// ready makes tokens be verified from now on.
+// ready enables the verification of tokens.
 func (v *Verifier) ready() {
 	verifier := gooidc.NewVerifier(v.o.Issuer, &v.keys, &gooidc.Config{
 		ClientID: v.o.ClientID, SupportedSigningAlgs: algorithms(),
@@ -203,7 +208,7 @@ func (v *Verifier) ready() {
 	v.verifier = verifier
 }
 
-// Known is the identity of a token that was verified and is still good. It costs a hash.
+// Known returns the identity of a cached token that has not expired. It costs one hash.
 func (v *Verifier) Known(token string) (Identity, bool) {
 	h := sha256.Sum256([]byte(token))
 	v.mu.Lock()
@@ -216,7 +221,7 @@ func (v *Verifier) Known(token string) (Identity, bool) {
 	return id, ok
 }
 
-// Verify is the identity of a token. It may ask the provider for its keys, once a second at most.
+// Verify returns the identity of a token. It may fetch the provider's keys, at most once a second.
 func (v *Verifier) Verify(ctx context.Context, token string) (Identity, error) {
 	if id, ok := v.Known(token); ok {
 		return id, nil
@@ -239,8 +244,8 @@ func (v *Verifier) Verify(ctx context.Context, token string) (Identity, error) {
 	return id, nil
 }
 
-// remember keeps a token that was verified when all had been forgotten so often: one since may be because of the key that it was
-// verified with.
+// remember caches a token unless the cache was cleared since its verification, because the reason
+// may be the key that it was verified with.
 func (v *Verifier) remember(token string, id Identity, forgotten uint64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -253,7 +258,7 @@ func (v *Verifier) remember(token string, id Identity, forgotten uint64) {
 	v.known[sha256.Sum256([]byte(token))] = id
 }
 
-// forget makes every token be verified anew.
+// forget clears the cache.
 func (v *Verifier) forget() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -261,7 +266,7 @@ func (v *Verifier) forget() {
 	v.forgotten++
 }
 
-// identity is who the token is of; with ErrNoRole it has the name only.
+// identity returns the owner of the token; with ErrNoRole only the name.
 func (v *Verifier) identity(t *gooidc.IDToken) (Identity, error) {
 	var claims map[string]any
 	if err := t.Claims(&claims); err != nil {

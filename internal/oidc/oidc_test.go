@@ -13,7 +13,7 @@ import (
 	"github.com/shuntlb/shunt/internal/clock"
 )
 
-// oddKey calls a test each time it verifies a signature; every one is good.
+// oddKey calls a test each time it verifies a signature; every signature is valid.
 type oddKey struct{ verifying func() }
 
 func (k oddKey) VerifyPayload([]byte, []byte, jose.SignatureAlgorithm) error {
@@ -39,7 +39,7 @@ func (p *provider) fetch(context.Context, string) (*jose.JSONWebKeySet, error) {
 	return &jose.JSONWebKeySet{Keys: p.keys}, nil
 }
 
-// verifierOf is one that has reached a provider.
+// verifierOf returns a verifier that has reached a provider.
 func verifierOf(t *testing.T, p *provider) *Verifier {
 	t.Helper()
 	v, err := New(Options{
@@ -57,7 +57,7 @@ func verifierOf(t *testing.T, p *provider) *Verifier {
 	return v
 }
 
-// idToken is one of an operator that a key has signed.
+// idToken returns a token of an operator, signed by a key.
 func idToken(t *testing.T, key string) string {
 	t.Helper()
 	part := func(fields map[string]any) string {
@@ -73,8 +73,9 @@ func idToken(t *testing.T, key string) string {
 	}) + "." + base64.RawURLEncoding.EncodeToString(make([]byte, 64))
 }
 
-// TestTokenOfAKeyThatWasTakenBackIsNotRemembered, though it was verified before: a refresh that comes between the verifying and the
-// remembering has nothing to forget yet.
+// TestTokenOfAKeyThatWasTakenBackIsNotRemembered: a token of a removed key is not cached although
+// it was verified before, because a refresh between its verification and its caching has nothing to
+// drop yet.
 func TestTokenOfAKeyThatWasTakenBackIsNotRemembered(t *testing.T) {
 	p := &provider{}
 	var v *Verifier
@@ -97,7 +98,8 @@ func TestTokenOfAKeyThatWasTakenBackIsNotRemembered(t *testing.T) {
 	}
 }
 
-// TestKeysChangeWhileTokensAreVerified for the race detector: in the end what is remembered is of keys that there are.
+// TestKeysChangeWhileTokensAreVerified is for the race detector: in the end only tokens of current
+// keys are cached.
 func TestKeysChangeWhileTokensAreVerified(t *testing.T) {
 	p := &provider{}
 	one, other := jose.JSONWebKey{KeyID: "a", Key: oddKey{func() {}}}, jose.JSONWebKey{KeyID: "b", Key: oddKey{func() {}}}

@@ -11,8 +11,8 @@ import (
 	"slices"
 )
 
-// Fingerprint returns the first eight bytes of the SHA-256 of a certificate. It names a CA in reports, where nothing depends on that nobody can
-// make another one with the same.
+// Fingerprint returns the first eight bytes of the SHA-256 of a certificate. It names a CA in
+// reports, where collisions are harmless.
 func Fingerprint(cert *x509.Certificate) uint64 {
 	hash := sha256.Sum256(cert.Raw)
 	return binary.BigEndian.Uint64(hash[:8])
@@ -78,7 +78,7 @@ func BundlePEM(certs []*x509.Certificate) []byte {
 	return out
 }
 
-// Pool holds the certificates.
+// Pool returns a pool of the certificates.
 func Pool(certs []*x509.Certificate) *x509.CertPool {
 	pool := x509.NewCertPool()
 	for _, c := range certs {
@@ -92,7 +92,7 @@ func Same(a, b []*x509.Certificate) bool {
 	return slices.EqualFunc(a, b, func(x, y *x509.Certificate) bool { return bytes.Equal(x.Raw, y.Raw) })
 }
 
-// Holds reports whether a list has a certificate.
+// Holds reports whether a list contains a certificate.
 func Holds(list []*x509.Certificate, cert *x509.Certificate) bool {
 	return slices.ContainsFunc(list, func(c *x509.Certificate) bool { return bytes.Equal(c.Raw, cert.Raw) })
 }

@@ -1,4 +1,4 @@
-// Package pki makes and reads the certificates that managers, nodes and people know each other by.
+// Package pki makes and reads the certificates of managers, nodes and people.
 package pki
 
 import (
@@ -19,7 +19,7 @@ import (
 	"time"
 )
 
-// Lifetimes of certificates, and the name every server certificate carries.
+// Lifetimes of certificates, and the name in every server certificate.
 const (
 	CALifetime     = 20 * 365 * 24 * time.Hour
 	ServerLifetime = 90 * 24 * time.Hour
@@ -27,26 +27,27 @@ const (
 	NodeLifetime   = 30 * 24 * time.Hour
 	// backdate tolerates clocks that are behind.
 	backdate = 5 * time.Minute
-	// ServerName is in every server certificate: a node checks it whatever address it dials.
+	// ServerName is in every server certificate. A node checks it whatever address it dials.
 	ServerName = "manager.shunt.internal"
 )
 
-// Roles as they stand in a certificate's organizational unit. Nodes have those of lb.Role.
+// Roles in a certificate's organizational unit. Nodes have those of lb.Role.
 const (
 	RoleAdmin = "admin"
-	// RoleTenant may do with what its tenant owns; the tenant is the certificate's organization.
+	// RoleTenant may manage the objects that its tenant owns; the tenant is the certificate's
+	// organization.
 	RoleTenant  = "tenant"
 	RoleViewer  = "viewer"
 	RoleManager = "manager"
 )
 
-// CA signs. Its certificate's SHA-256 is what join tokens carry.
+// CA is a certificate authority. Join tokens contain the SHA-256 of its certificate.
 type CA struct {
 	Cert *x509.Certificate
 	key  crypto.Signer
 }
 
-// NewCA makes a certificate authority.
+// NewCA creates a certificate authority.
 func NewCA(name string, now time.Time) (*CA, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -65,7 +66,7 @@ func NewCA(name string, now time.Time) (*CA, error) {
 	return &CA{Cert: cert, key: key}, err
 }
 
-// ParseCA reads what CertPEM and KeyPEM wrote.
+// ParseCA parses the output of CertPEM and KeyPEM.
 func ParseCA(certPEM, keyPEM []byte) (*CA, error) {
 	pair, err := tls.X509KeyPair(certPEM, keyPEM)
 	if err != nil {
@@ -87,27 +88,27 @@ func ParseCert(content []byte) (*x509.Certificate, error) {
 	return x509.ParseCertificate(block.Bytes)
 }
 
-// CertPEM is the CA's certificate.
+// CertPEM returns the CA's certificate.
 func (ca *CA) CertPEM() []byte { return certPEM(ca.Cert.Raw) }
 
-// KeyPEM is the CA's private key.
+// KeyPEM returns the CA's private key.
 func (ca *CA) KeyPEM() ([]byte, error) { return KeyPEM(ca.key) }
 
-// Hash is the SHA-256 of the CA's certificate.
+// Hash returns the SHA-256 of the CA's certificate.
 func (ca *CA) Hash() [sha256.Size]byte { return sha256.Sum256(ca.Cert.Raw) }
 
-// Pool holds the CA alone.
+// Pool returns a pool with only this CA.
 func (ca *CA) Pool() *x509.CertPool {
 	pool := x509.NewCertPool()
 	pool.AddCert(ca.Cert)
 	return pool
 }
 
-// NewKey makes a private key for a certificate.
+// NewKey creates a private key for a certificate.
 func NewKey() (crypto.Signer, error) { return ecdsa.GenerateKey(elliptic.P256(), rand.Reader) }
 
-// Manager makes a certificate of role manager, for both ends of TLS, with the names, addresses and ServerName. The chain
-// includes the CA, so that whoever joins can compare its hash.
+// Manager creates a certificate of role manager, for both ends of TLS, with the names, addresses
+// and ServerName. The chain includes the CA, so that a joining member can compare its hash.
 func (ca *CA) Manager(name string, key crypto.Signer, names []string, addrs []net.IP, now time.Time) (*tls.Certificate, error) {
 	der, err := ca.manager(name, key.Public(), names, addrs, now)
 	if err != nil {
@@ -117,7 +118,8 @@ func (ca *CA) Manager(name string, key crypto.Signer, names []string, addrs []ne
 	return &tls.Certificate{Certificate: [][]byte{der, ca.Cert.Raw}, PrivateKey: key, Leaf: cert}, err
 }
 
-// SignManager makes one for the key of a request (PKCS #10, DER), PEM. Only the key is taken from it.
+// SignManager creates such a certificate for the key of a request (PKCS #10, DER), PEM. It uses
+// only the key of the request.
 func (ca *CA) SignManager(csr []byte, name string, now time.Time) ([]byte, error) {
 	pub, err := requestKey(csr)
 	if err != nil {
@@ -137,7 +139,7 @@ func (ca *CA) manager(name string, pub crypto.PublicKey, names []string, addrs [
 	return der, nil
 }
 
-// Client makes a key and a client certificate, both PEM.
+// Client creates a key and a client certificate, both PEM.
 func (ca *CA) Client(name, role string, lifetime time.Duration, now time.Time) (cert, key []byte, err error) {
 	priv, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -150,8 +152,8 @@ func (ca *CA) Client(name, role string, lifetime time.Duration, now time.Time) (
 	return cert, key, err
 }
 
-// SignNode makes a client certificate for the key of a request (PKCS #10, DER). Only the key is taken from it. issued
-// is what IssuedAt will tell; a clock that was put back makes it later than now.
+// SignNode creates a client certificate for the key of a request (PKCS #10, DER). It uses only the
+// key of the request. IssuedAt returns issued, which is later than now if the clock was set back.
 func (ca *CA) SignNode(csr []byte, name, role string, now, issued time.Time) ([]byte, error) {
 	pub, err := requestKey(csr)
 	if err != nil {
@@ -160,16 +162,17 @@ func (ca *CA) SignNode(csr []byte, name, role string, now, issued time.Time) ([]
 	return ca.client(name, role, NodeLifetime, now, issued, pub)
 }
 
-// Person is whom a certificate of a person is for.
+// Person is the owner of a person's certificate.
 type Person struct {
 	Name, Role string
 	// Tenant is that of RoleTenant, else empty.
 	Tenant string
-	// ID is what the manager knows the certificate by.
+	// ID identifies the certificate at the manager.
 	ID string
 }
 
-// SignPerson makes a client certificate for the key of a request (PKCS #10, DER). Only the key is taken from it.
+// SignPerson creates a client certificate for the key of a request (PKCS #10, DER). It uses only
+// the key of the request.
 func (ca *CA) SignPerson(csr []byte, p Person, lifetime time.Duration, now time.Time) (*x509.Certificate, error) {
 	pub, err := requestKey(csr)
 	if err != nil {
@@ -187,19 +190,20 @@ func (ca *CA) SignPerson(csr []byte, p Person, lifetime time.Duration, now time.
 	return x509.ParseCertificate(der)
 }
 
-// PersonID is Person.ID of a certificate; empty when it is none that SignPerson made.
+// PersonID returns Person.ID of a certificate; empty if SignPerson did not create it.
 func PersonID(cert *x509.Certificate) string { return cert.Subject.SerialNumber }
 
-// PEM writes a certificate.
+// PEM returns a certificate as PEM.
 func PEM(cert *x509.Certificate) []byte { return certPEM(cert.Raw) }
 
-// CheckRequest tells what is wrong with a certificate request.
+// CheckRequest returns the fault of a certificate request.
 func CheckRequest(csr []byte) error {
 	_, err := requestKey(csr)
 	return err
 }
 
-// RequestKeyHash is the SHA-256 of the public key (SubjectPublicKeyInfo) of a certificate request.
+// RequestKeyHash returns the SHA-256 of the public key (SubjectPublicKeyInfo) of a certificate
+// request.
 func RequestKeyHash(csr []byte) ([]byte, error) {
 	if _, err := requestKey(csr); err != nil {
 		return nil, err
@@ -212,13 +216,14 @@ func RequestKeyHash(csr []byte) ([]byte, error) {
 	return hash[:], nil
 }
 
-// KeyHash is the same of a certificate.
+// KeyHash returns the same hash for a certificate.
 func KeyHash(cert *x509.Certificate) []byte {
 	hash := sha256.Sum256(cert.RawSubjectPublicKeyInfo)
 	return hash[:]
 }
 
-// requestKey is the key of a certificate request, which its owner has.
+// requestKey returns the key of a certificate request, after checking that the requester has the
+// private key.
 func requestKey(csr []byte) (crypto.PublicKey, error) {
 	req, err := x509.ParseCertificateRequest(csr)
 	if err != nil {
@@ -251,7 +256,7 @@ func leaf(name, role string, now time.Time, lifetime time.Duration, uses ...x509
 	}
 }
 
-// serial is the time of issue in nanoseconds (64 bits), then 64 random bits.
+// serial returns the time of issue in nanoseconds (64 bits), then 64 random bits.
 func serial(now time.Time) *big.Int {
 	var b [16]byte
 	binary.BigEndian.PutUint64(b[:8], uint64(now.UnixNano()))
@@ -259,12 +264,12 @@ func serial(now time.Time) *big.Int {
 	return new(big.Int).SetBytes(b[:])
 }
 
-// IssuedAt is when this package made the certificate, exactly; NotBefore is earlier.
+// IssuedAt returns the exact time at which this package made the certificate; NotBefore is earlier.
 func IssuedAt(cert *x509.Certificate) time.Time {
 	return time.Unix(0, new(big.Int).Rsh(cert.SerialNumber, 64).Int64())
 }
 
-// Identity is the name and role of a certificate's owner.
+// Identity returns the name and role of a certificate's owner.
 func Identity(cert *x509.Certificate) (name, role string) {
 	if ou := cert.Subject.OrganizationalUnit; len(ou) == 1 {
 		role = ou[0]
@@ -272,7 +277,7 @@ func Identity(cert *x509.Certificate) (name, role string) {
 	return cert.Subject.CommonName, role
 }
 
-// Tenant is the tenant that the owner of a certificate of RoleTenant acts for; empty when it names none, or several.
+// Tenant returns the tenant in a certificate of RoleTenant; empty if there is none, or several.
 func Tenant(cert *x509.Certificate) string {
 	if o := cert.Subject.Organization; len(o) == 1 {
 		return o[0]
@@ -280,7 +285,7 @@ func Tenant(cert *x509.Certificate) string {
 	return ""
 }
 
-// ChainPEM writes the certificates of a pair.
+// ChainPEM returns the certificates of a pair as PEM.
 func ChainPEM(pair *tls.Certificate) []byte {
 	var out []byte
 	for _, der := range pair.Certificate {
@@ -289,7 +294,7 @@ func ChainPEM(pair *tls.Certificate) []byte {
 	return out
 }
 
-// ParseKey reads what KeyPEM wrote.
+// ParseKey parses the output of KeyPEM.
 func ParseKey(content []byte) (crypto.Signer, error) {
 	block, _ := pem.Decode(content)
 	if block == nil {
@@ -306,7 +311,7 @@ func ParseKey(content []byte) (crypto.Signer, error) {
 	return signer, nil
 }
 
-// KeyPEM writes a private key (PKCS #8).
+// KeyPEM returns a private key as PEM (PKCS #8).
 func KeyPEM(key crypto.Signer) ([]byte, error) {
 	der, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {

@@ -5,8 +5,9 @@ import (
 	"strings"
 )
 
-// ClientConfig writes a client configuration: how to reach managers, the CA's certificate, and the client's certificate and
-// key, PEM. Whoever reads it may do what the certificate's owner may.
+// ClientConfig returns a client configuration: the addresses of managers, the CA's certificate, and
+// the client's certificate and key, PEM. Any reader of it has the permissions of the certificate's
+// owner.
 func ClientConfig(comment string, servers []string, ca, cert, key []byte) []byte {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# %s\n", comment)

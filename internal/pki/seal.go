@@ -17,11 +17,12 @@ import (
 // sealInfo separates this use of a key exchange from others.
 const sealInfo = "shunt sealed for a manager"
 
-// errSealed is of a message that was sealed for another key or another purpose, or changed.
+// errSealed means that a message was sealed for another key or another purpose, or changed.
 var errSealed = errors.New("open sealed secrets: they are sealed for another key, or damaged")
 
-// SealFor encrypts a message so that only who has the private key of an ECDSA public key (SubjectPublicKeyInfo, DER) can read it: ECDH with a new
-// key, HKDF-SHA-256, AES-256-GCM. bound must be the same when it is opened.
+// SealFor encrypts a message for the owner of the private key of an ECDSA public key
+// (SubjectPublicKeyInfo, DER): ECDH with a new key, HKDF-SHA-256, AES-256-GCM. Open needs the same
+// bound.
 func SealFor(public, message, bound []byte) ([]byte, error) {
 	parsed, err := x509.ParsePKIXPublicKey(public)
 	if err != nil {
@@ -43,7 +44,7 @@ func SealFor(public, message, bound []byte) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("seal: %w", err)
 	}
-	// The key is used once: a constant nonce is one that is used once.
+	// A constant nonce is safe, because the key is used once.
 	return box.Seal(own.PublicKey().Bytes(), make([]byte, box.NonceSize()), message, bound), nil
 }
 
@@ -76,7 +77,7 @@ func Open(key crypto.Signer, sealed, bound []byte) ([]byte, error) {
 	return message, nil
 }
 
-// sealer is the cipher that both sides of a key exchange come to.
+// sealer returns the cipher that both sides of a key exchange derive.
 func sealer(own *ecdh.PrivateKey, peer, from, to *ecdh.PublicKey) (cipher.AEAD, error) {
 	secret, err := own.ECDH(peer)
 	if err != nil {
@@ -93,5 +94,5 @@ func sealer(own *ecdh.PrivateKey, peer, from, to *ecdh.PublicKey) (cipher.AEAD, 
 	return cipher.NewGCM(block)
 }
 
-// PublicKey writes the public key of a private one, as SealFor reads it.
+// PublicKey returns the public key of a private one, in the form that SealFor reads.
 func PublicKey(key crypto.Signer) ([]byte, error) { return x509.MarshalPKIXPublicKey(key.Public()) }

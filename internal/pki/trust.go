@@ -7,10 +7,11 @@ import (
 	"errors"
 )
 
-// ErrOtherCA: a manager is of another CA than a join token.
+// ErrOtherCA: the CA of a manager is not that of a join token.
 var ErrOtherCA = errors.New("the manager's CA is not the one that the token names")
 
-// JoinTLS is the client's side of TLS for whoever knows the CA by the hash in a join token alone.
+// JoinTLS returns the client configuration for a client that has only the hash of the CA, from a
+// join token.
 func JoinTLS(ca [sha256.Size]byte) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13,

@@ -2,7 +2,7 @@ package place
 
 import "slices"
 
-// share is what each of n muxes gets of a load, rounded up.
+// share returns the part of a load for each of n muxes, rounded up.
 func share(load uint64, n int) uint64 {
 	if n <= 1 {
 		return load
@@ -10,18 +10,18 @@ func share(load uint64, n int) uint64 {
 	return load/uint64(n) + min(load%uint64(n), 1)
 }
 
-// share is what each of the VIP's muxes gets.
+// share returns the part of the load for each of the VIP's muxes.
 func (v *vip) share() uint64 { return share(v.Load, len(v.on)) }
 
-// full tells whether the mux has as many VIPs as it can take.
+// full reports whether the mux has the maximum number of VIPs.
 func (m *mux) full() bool {
 	return m.VIPs > 0 && uint64(len(m.vips))+uint64(m.BaseVIPs) >= uint64(m.VIPs)
 }
 
-// fits tells whether the mux can take one more VIP with that many packets.
+// fits reports whether the mux can take one more VIP with that many packets.
 func (m *mux) fits(packets uint64) bool { return !m.full() && m.carries(packets) }
 
-// carries tells whether the mux has room for packets.
+// carries reports whether the mux has room for packets.
 func (m *mux) carries(packets uint64) bool {
 	if m.Packets == 0 || packets == 0 {
 		return true
@@ -30,7 +30,7 @@ func (m *mux) carries(packets uint64) bool {
 	return used <= m.Packets && packets <= m.Packets-used
 }
 
-// excess is how many packets it has past its capacity.
+// excess returns the packets above its capacity.
 func (m *mux) excess() uint64 {
 	used := saturate(m.load, m.BasePackets)
 	if m.Packets == 0 || used <= m.Packets {
@@ -39,7 +39,7 @@ func (m *mux) excess() uint64 {
 	return used - m.Packets
 }
 
-// measure is what is to be even among muxes.
+// measure returns the quantity that is to be even among muxes.
 func (m *mux) measure(by By) uint64 {
 	if by == ByLoad {
 		return saturate(m.load, m.BasePackets)
@@ -55,7 +55,7 @@ func saturate(a, b uint64) uint64 {
 	return a + b
 }
 
-// read brings the mux's meter up to date.
+// read updates the mux's meter.
 func (p *Placer) read(i int32) {
 	m, t := &p.muxes[i], &p.meters[i]
 	t.measure = [measures]uint64{ByVIPs: m.measure(ByVIPs), ByLoad: m.measure(ByLoad)}
@@ -66,8 +66,8 @@ func (p *Placer) read(i int32) {
 	}
 }
 
-// account adds the VIP to the sums of its muxes, or takes it away. Whatever changes its muxes, measure or load is done
-// between the two.
+// account adds the VIP to the sums of its muxes, or subtracts it. Changes of its muxes, measure or
+// load must be made between a subtraction and an addition.
 func (p *Placer) account(v *vip, sign int) {
 	packets := v.share()
 	for _, i := range v.on {
@@ -102,8 +102,8 @@ func (p *Placer) account(v *vip, sign int) {
 	p.untally(v)
 }
 
-// tally writes into p.count how many of the VIP's muxes are in each zone, and tells whether it has two in one zone and
-// none in another.
+// tally sets p.count to the number of the VIP's muxes in each zone, and reports whether it has two
+// in one zone and none in another.
 func (p *Placer) tally(v *vip) (narrow bool) {
 	zones := 0
 	for _, i := range v.on {
@@ -116,14 +116,14 @@ func (p *Placer) tally(v *vip) (narrow bool) {
 	return zones < len(v.on) && zones < len(p.zones)
 }
 
-// untally clears what tally wrote.
+// untally clears p.count for the VIP.
 func (p *Placer) untally(v *vip) {
 	for _, i := range v.on {
 		p.count[p.muxes[i].zone] = 0
 	}
 }
 
-// soil has the VIP looked at by the next step.
+// soil makes the next step check the VIP.
 func (p *Placer) soil(i int32) {
 	if v := &p.vips[i]; !v.dirty {
 		v.dirty = true
@@ -131,7 +131,7 @@ func (p *Placer) soil(i int32) {
 	}
 }
 
-// note keeps where the VIP was before its first change since the last step.
+// note stores the VIP's muxes before its first change since the last step.
 func (p *Placer) note(i int32) {
 	if v := &p.vips[i]; !v.noted {
 		v.noted, v.was = true, p.names(v)
@@ -139,7 +139,7 @@ func (p *Placer) note(i int32) {
 	}
 }
 
-// hook puts the VIP on a mux, and nothing of it into the sums.
+// hook adds the VIP to a mux, without changing the sums.
 func (p *Placer) hook(i, mux int32) {
 	p.note(i)
 	v, m := &p.vips[i], &p.muxes[mux]
@@ -148,7 +148,7 @@ func (p *Placer) hook(i, mux int32) {
 	p.read(mux)
 }
 
-// unhook takes the VIP off the k-th of its muxes.
+// unhook removes the VIP from the k-th of its muxes, without changing the sums.
 func (p *Placer) unhook(i int32, k int) {
 	p.note(i)
 	v := &p.vips[i]
@@ -170,7 +170,7 @@ func (p *Placer) unhook(i int32, k int) {
 	v.on, v.at = v.on[:last], v.at[:last]
 }
 
-// add puts the VIP on more muxes.
+// add adds the VIP to more muxes.
 func (p *Placer) add(i int32, muxes []int32) {
 	v := &p.vips[i]
 	p.account(v, -1)
@@ -184,7 +184,7 @@ func (p *Placer) add(i int32, muxes []int32) {
 	p.account(v, 1)
 }
 
-// take takes the VIP off a mux.
+// take removes the VIP from a mux.
 func (p *Placer) take(i, mux int32) {
 	v := &p.vips[i]
 	p.account(v, -1)
@@ -193,7 +193,7 @@ func (p *Placer) take(i, mux int32) {
 	p.soil(i)
 }
 
-// move takes the VIP from one mux to another.
+// move moves the VIP from one mux to another.
 func (p *Placer) move(i, from, to int32) {
 	v := &p.vips[i]
 	p.account(v, -1)
@@ -202,7 +202,7 @@ func (p *Placer) move(i, from, to int32) {
 	p.account(v, 1)
 }
 
-// empty takes everything off a mux.
+// empty removes all VIPs from a mux.
 func (p *Placer) empty(mux int32) {
 	for m := &p.muxes[mux]; len(m.vips) > 0; {
 		p.take(m.vips[len(m.vips)-1], mux)

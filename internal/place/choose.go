@@ -2,7 +2,7 @@ package place
 
 import "math"
 
-// candidate is a mux that a VIP may go to, with what speaks for it: less of everything is better.
+// candidate is a possible mux for a VIP, with its rank: lower values are better.
 type candidate struct {
 	measure, tie uint64
 	second       int32
@@ -10,7 +10,7 @@ type candidate struct {
 	ok           bool
 }
 
-// before tells whether a VIP rather goes to c than to o.
+// before reports whether c is better than o.
 func (c *candidate) before(o *candidate) bool {
 	switch {
 	case !o.ok:
@@ -23,8 +23,9 @@ func (c *candidate) before(o *candidate) bool {
 	return c.tie < o.tie
 }
 
-// choose returns up to n muxes for the VIP, each with room for its share of packets: present ones before those that are
-// away, then in zones where the VIP is not before others, then by measure. It is valid until the next call.
+// choose returns up to n muxes for the VIP, each with room for its share of packets: present ones
+// before those that are away, then in zones without the VIP before others, then by measure. The
+// result is valid until the next call.
 func (p *Placer) choose(v *vip, n int, packets uint64) []int32 {
 	p.shun(v)
 	p.tally(v)
@@ -38,7 +39,7 @@ func (p *Placer) choose(v *vip, n int, packets uint64) []int32 {
 	return p.picks
 }
 
-// shun marks the VIP's muxes as none to choose.
+// shun excludes the VIP's muxes from the choice.
 func (p *Placer) shun(v *vip) {
 	p.mark++
 	for _, m := range v.on {
@@ -53,7 +54,8 @@ func (p *Placer) pick(i int32) {
 	p.picks = append(p.picks, i)
 }
 
-// chooseFrom adds to p.picks until they are n. p.count is how many muxes the VIP has in each zone.
+// chooseFrom adds to p.picks until it has n elements. p.count is the number of the VIP's muxes in
+// each zone.
 func (p *Placer) chooseFrom(from []int32, in []span, v *vip, n int, packets uint64) {
 	if len(from) == 0 || len(p.picks) == n {
 		return
@@ -66,7 +68,7 @@ func (p *Placer) chooseFrom(from []int32, in []span, v *vip, n int, packets uint
 	}
 }
 
-// chooseZones adds the best mux of each zone that the VIP is not in, the best of these first.
+// chooseZones adds the best mux of each zone without the VIP, the best of these first.
 func (p *Placer) chooseZones(in []span, v *vip, n int, packets uint64) {
 	for z, zone := range in {
 		p.best[z].ok = false
@@ -89,11 +91,11 @@ func (p *Placer) chooseZones(in []span, v *vip, n int, packets uint64) {
 	}
 }
 
-// first is the best of some muxes.
+// first returns the best of some muxes.
 func (p *Placer) first(of span, v *vip, packets uint64) candidate {
 	best := candidate{measure: math.MaxUint64, tie: math.MaxUint64}
 	measures, hashes := p.lanes.measures[v.By][of.from:of.to], p.lanes.hashes[of.from:of.to]
-	// Numbers have nothing between measure and tie.
+	// ByVIPs has no value between measure and tie.
 	plain := v.By == ByVIPs
 	for k, measure := range measures {
 		if measure > best.measure {
@@ -116,7 +118,8 @@ func (p *Placer) first(of span, v *vip, packets uint64) candidate {
 	return best
 }
 
-// least returns the n best muxes, best first, or as many as there are. It is valid until the next call.
+// least returns the n best muxes, best first, or fewer if there are fewer. The result is valid
+// until the next call.
 func (p *Placer) least(from []int32, v *vip, n int, packets uint64) []candidate {
 	top := p.top[:0]
 	if n <= 0 {
@@ -148,7 +151,7 @@ func (p *Placer) least(from []int32, v *vip, n int, packets uint64) []candidate 
 	return top
 }
 
-// candidate looks at one mux for a VIP.
+// candidate evaluates one mux for a VIP.
 func (p *Placer) candidate(v *vip, i int32, packets uint64) candidate {
 	m := &p.meters[i]
 	if m.full || m.seen == p.mark || !p.muxes[i].carries(packets) {

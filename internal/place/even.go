@@ -6,24 +6,25 @@ import (
 	"sort"
 )
 
-// evening is the work of making muxes even by one measure.
+// evening makes muxes even by one measure.
 type evening struct {
 	p  *Placer
 	by By
-	// bound is the difference that sets it off, target the one at which a mux that was out of line is even enough.
+	// bound is the difference that starts it, target the difference at which a mux that was out of
+	// bounds is even enough.
 	bound, target, mean uint64
-	// marked are the muxes that are out of line.
+	// marked are the muxes that are out of bounds.
 	marked map[int32]bool
 	// blocked are pairs of muxes between which nothing can move.
 	blocked map[[2]int32]bool
-	// lists are the VIPs of muxes, in the order in which they are tried; some may have moved.
+	// lists are the VIPs of muxes, in the order in which they are tried; some may have moved since.
 	lists map[int32][]int32
 	// least are the emptiest muxes by zone, -1 for none.
 	least []int32
 }
 
-// even moves VIPs from the fullest muxes to the emptiest when they differ by more than the bound, and tells whether it
-// moved any.
+// even moves VIPs from the fullest muxes to the emptiest when they differ by more than the bound,
+// and reports whether it moved any.
 func (p *Placer) even(by By) (moved bool) {
 	if len(p.present) < 2 {
 		return false
@@ -34,7 +35,7 @@ func (p *Placer) even(by By) (moved bool) {
 		if len(e.blocked) == 0 {
 			break
 		}
-		// What moved may have freed a pair.
+		// The moves may have unblocked a pair.
 		clear(e.blocked)
 		clear(e.lists)
 	}
@@ -45,7 +46,8 @@ func (p *Placer) newEvening(by By) *evening {
 	e := &evening{
 		p: p, by: by, marked: map[int32]bool{}, blocked: map[[2]int32]bool{}, lists: map[int32][]int32{}, least: make([]int32, len(p.zones)),
 	}
-	// By the number of muxes first: the sum of their measures may be past 64 bits. Rounded up.
+	// Divide by the number of muxes first, because the sum of their measures may exceed 64 bits.
+	// Round up.
 	n := uint64(len(p.present))
 	rest := n - 1
 	for _, i := range p.present {
@@ -63,7 +65,7 @@ func (p *Placer) newEvening(by By) *evening {
 	return e
 }
 
-// percent of a number, without overflow.
+// percent returns a percentage of a number, without overflow.
 func percent(n uint64, percent uint32) uint64 {
 	return saturate(saturateMul(n/100, uint64(percent)), n%100*uint64(percent)/100)
 }
@@ -75,7 +77,7 @@ func saturateMul(a, b uint64) uint64 {
 	return a * b
 }
 
-// pass moves until no pair asks for it, and tells whether anything moved.
+// pass moves VIPs until no pair needs it, and reports whether it moved any.
 func (e *evening) pass() (moved bool) {
 	for {
 		from, to, ok := e.widest()
@@ -93,7 +95,7 @@ func (e *evening) pass() (moved bool) {
 	}
 }
 
-// mark notes which of two muxes is out of line: the one further from the mean.
+// mark marks the one of two muxes that is out of bounds: the one further from the mean.
 func (e *evening) mark(from, to int32) {
 	a, b := &e.p.muxes[from], &e.p.muxes[to]
 	if e.marked[from] || e.marked[to] {
@@ -110,7 +112,7 @@ func (e *evening) mark(from, to int32) {
 
 func distance(a, b uint64) uint64 { return max(a, b) - min(a, b) }
 
-// widest finds the pair that differs most among those that ask for a move.
+// widest returns the pair with the largest difference among those that need a move.
 func (e *evening) widest() (from, to int32, ok bool) {
 	e.findLeast()
 	var gap, tie uint64
@@ -138,7 +140,7 @@ func (e *evening) widest() (from, to int32, ok bool) {
 	return from, to, ok
 }
 
-// asks tells whether two muxes differ so much that something should move.
+// asks reports whether two muxes differ so much that a VIP should move.
 func (e *evening) asks(a, b int32) bool {
 	x, y := e.p.muxes[a].measure(e.by), e.p.muxes[b].measure(e.by)
 	return x > y && (x-y > e.bound || x-y > e.target && (e.marked[a] || e.marked[b]))
@@ -156,7 +158,7 @@ func (e *evening) findLeast() {
 	}
 }
 
-// less tells whether mux a is emptier than b, which may be -1.
+// less reports whether mux a is emptier than b, which may be -1.
 func (e *evening) less(a, b int32) bool {
 	if b < 0 {
 		return true
@@ -165,7 +167,7 @@ func (e *evening) less(a, b int32) bool {
 	return cmp.Or(cmp.Compare(x.measure(e.by), y.measure(e.by)), cmp.Compare(x.hash, y.hash)) < 0
 }
 
-// leastUnblocked is the emptiest mux of a zone to which something may move from a.
+// leastUnblocked returns the emptiest mux of a zone to which a VIP may move from a.
 func (e *evening) leastUnblocked(a int32, zone int) int32 {
 	least := int32(-1)
 	for _, i := range e.p.present {
@@ -176,8 +178,9 @@ func (e *evening) leastUnblocked(a int32, zone int) int32 {
 	return least
 }
 
-// candidate is a VIP that may move, -1 when there is none. Of VIPs that are placed by load it is the heaviest that
-// takes no more than half of the difference away, else the lightest that leaves less of it than there was.
+// candidate returns a VIP to move, -1 if there is none. Of VIPs that are placed by load it returns
+// the heaviest that moves at most half of the difference, else the lightest that reduces the
+// difference.
 func (e *evening) candidate(from, to int32) int32 {
 	list := e.list(from)
 	if e.by == ByVIPs {
@@ -208,10 +211,10 @@ func (e *evening) candidate(from, to int32) int32 {
 	return -1
 }
 
-// list is what may move from a mux.
+// list returns the VIPs that may move from a mux.
 func (e *evening) list(from int32) []int32 {
 	if list, ok := e.lists[from]; ok {
-		// Those at the front have mostly moved already.
+		// Most of those at the front have already moved.
 		for len(list) > 0 && !slices.Contains(e.p.vips[list[0]].on, from) {
 			list = list[1:]
 		}
@@ -232,8 +235,8 @@ func (e *evening) list(from int32) []int32 {
 	return list
 }
 
-// movable tells whether a VIP may go from one mux to another: it is on the one and not on the other, there is room, and
-// it is in no fewer zones afterwards.
+// movable reports whether a VIP may move from one mux to another: it is on from and not on to,
+// there is room, and it is in no fewer zones afterwards.
 func (e *evening) movable(i, from, to int32) bool {
 	v, y := &e.p.vips[i], &e.p.muxes[to]
 	if slices.Contains(v.on, to) || !slices.Contains(v.on, from) || !y.fits(v.share()) {
@@ -242,7 +245,8 @@ func (e *evening) movable(i, from, to int32) bool {
 	return e.p.keepsZones(v, from, to)
 }
 
-// keepsZones tells whether a VIP that goes from one mux to another is in no fewer zones afterwards.
+// keepsZones reports whether a VIP that moves from one mux to another is in no fewer zones
+// afterwards.
 func (p *Placer) keepsZones(v *vip, from, to int32) bool {
 	a, b := p.muxes[from].zone, p.muxes[to].zone
 	if a == b {
@@ -257,7 +261,7 @@ func (p *Placer) keepsZones(v *vip, from, to int32) bool {
 	return !sole || !there
 }
 
-// sortByHash orders VIPs by a hash that the salt changes.
+// sortByHash orders VIPs by a hash that depends on the salt.
 func (p *Placer) sortByHash(list []int32, salt uint64) {
 	turns := make([]turn, len(list))
 	for k, i := range list {

@@ -1,6 +1,6 @@
 package place
 
-// fill gives VIPs the muxes that they lack, and lists those that are still short.
+// fill gives VIPs the muxes that they lack, and lists those that still lack some.
 func (p *Placer) fill(queue []int32) {
 	if p.scarce(queue) {
 		for _, i := range queue {
@@ -28,12 +28,12 @@ func (p *Placer) fill(queue []int32) {
 		if !lighter || len(short) == 0 {
 			return
 		}
-		// More muxes take a part of the load off those that had it: there may be room on these.
+		// Additional muxes take a part of the load from the previous ones, which may have room now.
 		queue = short
 	}
 }
 
-// scarce tells whether the VIPs lack more than there is room for.
+// scarce reports whether the VIPs lack more muxes than there is room for.
 func (p *Placer) scarce(queue []int32) bool {
 	room := uint64(0)
 	for _, list := range [][]int32{p.present, p.away} {
@@ -58,8 +58,8 @@ func (p *Placer) scarce(queue []int32) bool {
 	return false
 }
 
-// fillOne gives a VIP up to n muxes. Fewer muxes carry more each: what has room for a third of a load may have none for
-// a half.
+// fillOne gives a VIP up to n muxes. With fewer muxes each carries more, so a mux with room for a
+// third of a load may have none for a half.
 func (p *Placer) fillOne(i int32, n int) {
 	v := &p.vips[i]
 	n = min(n, len(p.present)+len(p.away))

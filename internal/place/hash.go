@@ -9,7 +9,7 @@ func mix(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// hash of the VIP. Nobody gains from a collision: it only decides between equals.
+// hash returns a hash of the VIP. It need not resist collisions, because it only breaks ties.
 func (k Key) hash() uint64 {
 	h := mix(uint64(k.VNI) + 0x9e3779b97f4a7c15)
 	a := k.VIP.As16()
@@ -23,7 +23,7 @@ func (k Key) hash() uint64 {
 	return h
 }
 
-// Bucket of the VIP when there are n of them.
+// Bucket returns the VIP's bucket of n.
 func (k Key) Bucket(n int) int { return int(k.hash() % uint64(n)) }
 
 // hashName is FNV-1a with a finalizer.
@@ -35,5 +35,5 @@ func hashName(s string) uint64 {
 	return mix(h)
 }
 
-// tie tells equal muxes apart for a VIP. Both hashes are mixed already.
+// tie returns the rank of a mux among equal ones for a VIP. Both hashes are already mixed.
 func tie(vip, mux uint64) uint64 { return (vip ^ mux) * 0x9e3779b97f4a7c15 }

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// lanes are what choosing a zone's best mux looks at first of each mux, side by side in memory, zone after zone: that is
-// most of the work of placing everything.
+// lanes holds the fields of muxes that the choice of a zone's best mux compares first, contiguous
+// in memory by zone, because this is most of the work of placing all VIPs.
 type lanes struct {
 	muxes    []int32
 	hashes   []uint64
@@ -23,14 +23,14 @@ func (l *lanes) clear() {
 	}
 }
 
-// set brings a mux up to date.
+// set updates a mux.
 func (l *lanes) set(lane int32, m *meter) {
 	for by := range l.measures {
 		l.measures[by][lane] = m.measure[by]
 	}
 }
 
-// layOut appends muxes by zone, in the order that they have.
+// layOut appends muxes by zone, in their order.
 func (p *Placer) layOut(muxes []int32) []span {
 	l := &p.lanes
 	out := make([]span, len(p.zones))
@@ -52,7 +52,7 @@ func (p *Placer) layOut(muxes []int32) []span {
 	return out
 }
 
-// rankNames finds the order of the muxes' names.
+// rankNames sets the ranks of the muxes by name.
 func (p *Placer) rankNames() {
 	byName := p.ordered()
 	slices.SortFunc(byName, func(a, b int32) int { return cmp.Compare(p.muxes[a].Name, p.muxes[b].Name) })
@@ -61,7 +61,8 @@ func (p *Placer) rankNames() {
 	}
 }
 
-// appendNames appends the names of the VIP's muxes, ordered by their ranks. It is for a step.
+// appendNames appends the names of the VIP's muxes, ordered by their ranks. It is for use in a
+// step.
 func (p *Placer) appendNames(names []string, v *vip) []string {
 	from := len(names)
 	for k, i := range v.on {

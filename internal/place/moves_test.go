@@ -10,8 +10,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// settled is a world without limits and loads that has settled; its bound is such that nothing is ever evened out, or
-// everything is.
+// settled returns a world without limits and loads that has settled. With its bound either nothing
+// is ever evened out, or everything is.
 func settled(rt *rapid.T, bound uint32, zones ...string) *life {
 	b := Bounds{VIPs: bound}
 	l := &life{world: newWorld(b), p: New(b)}
@@ -31,14 +31,14 @@ func (l *life) anyMux(rt *rapid.T) Mux {
 	return l.muxes[rapid.SampledFrom(slices.Sorted(maps.Keys(l.muxes))).Draw(rt, "mux")]
 }
 
-// TestMuxLeaves: a mux that leaves moves its VIPs, once each, and no others.
+// TestMuxLeaves: a mux that leaves moves each of its VIPs once, and no others.
 func TestMuxLeaves(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		l := settled(rt, never, "a", "b", "c")
 		m := l.anyMux(rt)
 		forced := 0
 		for k, on := range l.on {
-			// With as many muxes as it has already there is no other to go to.
+			// If it already has as many muxes as there are, there is no other to move to.
 			if slices.Contains(on, m.Name) && len(l.muxes) > len(on) {
 				forced++
 			}
@@ -66,8 +66,8 @@ func TestMuxLeaves(t *testing.T) {
 	})
 }
 
-// TestMuxComes: a mux of a zone that was there takes only what evens out: nothing comes to any other, and it ends with no more
-// than its part.
+// TestMuxComes: a new mux in an existing zone only takes VIPs that even out: no other mux gains
+// any, and it ends with at most its part.
 func TestMuxComes(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		bound := rapid.SampledFrom([]uint32{0, 10, never}).Draw(rt, "bound")
@@ -78,7 +78,7 @@ func TestMuxComes(t *testing.T) {
 		for k, on := range l.on {
 			total += len(on)
 			if len(on) > len(before[k]) {
-				gained-- // it was short of muxes
+				gained-- // it lacked muxes
 			}
 			for _, name := range on {
 				if name != "new" && !slices.Contains(before[k], name) {
@@ -94,7 +94,7 @@ func TestMuxComes(t *testing.T) {
 	})
 }
 
-// TestOneVIP: a VIP that comes, goes or changes moves no other.
+// TestOneVIP: adding, removing or changing a VIP moves no other.
 func TestOneVIP(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		l := settled(rt, never, "a", "b", "c")
@@ -117,7 +117,8 @@ func TestOneVIP(t *testing.T) {
 	})
 }
 
-// TestNewZone: the first mux of a zone gets one mux of each VIP that was twice in a zone, and nothing else moves.
+// TestNewZone: the first mux of a zone gets one mux of each VIP that was twice in a zone, and
+// nothing else moves.
 func TestNewZone(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		l := settled(rt, never, "a", "b")
@@ -134,7 +135,8 @@ func TestNewZone(t *testing.T) {
 	})
 }
 
-// TestTiesMix: the VIPs of a mux that leaves spread over all others, not over those with the next names.
+// TestTiesMix: the VIPs of a mux that leaves spread over all others, not over those with the next
+// names.
 func TestTiesMix(t *testing.T) {
 	p := New(DefaultBounds)
 	for i := range 10 {
@@ -158,8 +160,8 @@ func TestTiesMix(t *testing.T) {
 	}
 }
 
-// TestRoomByALighterVIP: a VIP that gets another mux because a third one gave way takes less of those that it had, and what was
-// without any mux goes there in the same step.
+// TestRoomByALighterVIP: a VIP that gets another mux because a third one freed space takes less of
+// its other muxes, and a VIP without any mux is placed there in the same step.
 func TestRoomByALighterVIP(t *testing.T) {
 	key := func(n byte) Key { return Key{VIP: netip.AddrFrom4([4]byte{203, 0, 0, n})} }
 	p := Place(DefaultBounds,

@@ -9,13 +9,14 @@ import (
 	"pgregory.net/rapid"
 )
 
-// world is what a placer was told, and says by brute force what is wrong with what it decided.
+// world holds the inputs of a placer, and checks its decisions by brute force.
 type world struct {
 	bounds Bounds
 	muxes  map[string]Mux
 	vips   map[Key]VIP
 	on     map[Key][]string
-	// kept is on without muxes that were dropped, even if one of the same name came since.
+	// kept is like on, without muxes that were dropped, even if one of the same name was added
+	// since.
 	kept map[Key][]string
 }
 
@@ -25,14 +26,14 @@ func newWorld(b Bounds) *world {
 	return &world{bounds: b, muxes: map[string]Mux{}, vips: map[Key]VIP{}, on: map[Key][]string{}, kept: map[Key][]string{}}
 }
 
-// scratch decides everything at once from where the VIPs are.
+// scratch computes the whole placement anew from the current one.
 func (w *world) scratch(rt *rapid.T) *Placer {
 	muxes := rapid.Permutation(slices.Collect(maps.Values(w.muxes))).Draw(rt, "order of muxes")
 	vips := rapid.Permutation(slices.Collect(maps.Values(w.vips))).Draw(rt, "order of VIPs")
 	return Place(w.bounds, muxes, vips, w.kept)
 }
 
-// sorted are the muxes by name.
+// sorted returns the muxes by name.
 func (w *world) sorted() []Mux {
 	var out []Mux
 	for _, name := range slices.Sorted(maps.Keys(w.muxes)) {
@@ -43,7 +44,7 @@ func (w *world) sorted() []Mux {
 
 func live(m Mux) bool { return !m.Drain && !m.Down }
 
-// used are the VIPs, the packets and the VIPs by number of a mux.
+// used returns the VIPs, the packets and the VIPs by number of a mux.
 func (w *world) used(name string) (vips int, packets uint64, byNumber int) {
 	for k, on := range w.on {
 		if slices.Contains(on, name) {
@@ -57,7 +58,7 @@ func (w *world) used(name string) (vips int, packets uint64, byNumber int) {
 	return vips, packets, byNumber
 }
 
-// room tells whether a mux can take one more VIP with that many packets.
+// room reports whether a mux can take one more VIP with that many packets.
 func (w *world) room(m Mux, packets uint64) bool {
 	vips, used, _ := w.used(m.Name)
 	if m.VIPs > 0 && vips+1+int(m.BaseVIPs) > int(m.VIPs) {
@@ -82,7 +83,7 @@ func (w *world) zones(on []string) map[string]int {
 	return out
 }
 
-// faults are the rules that the present assignment breaks.
+// faults returns the rules that the current assignment breaks.
 func (w *world) faults() []string {
 	var out []string
 	add := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
@@ -123,7 +124,7 @@ func (w *world) checkReplicas(v VIP, add func(string, ...any)) {
 	}
 }
 
-// checkZones: with two muxes in a zone, there is no zone without any that has room.
+// checkZones: if a VIP has two muxes in a zone, every zone without it has no room.
 func (w *world) checkZones(v VIP, add func(string, ...any)) {
 	on := w.on[v.Key]
 	zones := w.zones(on)
@@ -155,7 +156,8 @@ func (w *world) checkCapacity(m Mux, add func(string, ...any)) {
 	}
 }
 
-// movable tells whether a VIP may go from one mux to another without a rule being broken that comes before evenness.
+// movable reports whether a VIP can move from one mux to another without breaking a rule that
+// precedes evenness.
 func (w *world) movable(v VIP, from, to Mux) bool {
 	on := w.on[v.Key]
 	if !slices.Contains(on, from.Name) || slices.Contains(on, to.Name) || !w.room(to, share(v.Load, len(on))) {
@@ -199,7 +201,8 @@ func (w *world) checkEven(by By, add func(string, ...any)) {
 	}
 }
 
-// mostReplicas is how many replicas there are at most, by a flow from VIPs to muxes; loads do not count.
+// mostReplicas returns the maximum number of replicas, by a flow from VIPs to muxes; loads are
+// ignored.
 func (w *world) mostReplicas() int {
 	flow, used := map[Key]map[string]bool{}, map[string]int{}
 	total := 0

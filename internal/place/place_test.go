@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// life is a placer and the world that it was told of.
+// life is a placer and the world with its inputs.
 type life struct {
 	*world
 	p *Placer
@@ -94,7 +94,7 @@ func (l *life) happen(rt *rapid.T) {
 	}
 }
 
-// step decides and keeps where the VIPs are; it returns how many muxes VIPs got that they had not.
+// step runs a step and stores the result; it returns the number of muxes that VIPs gained.
 func (l *life) step(rt *rapid.T) (gained int) {
 	before := maps.Clone(l.on)
 	told := map[Key]bool{}
@@ -150,7 +150,7 @@ func (l *life) check(rt *rapid.T) {
 	}
 }
 
-// rules: after any history the decision breaks no rule, and it is what a decision from scratch would be.
+// rules: after any history the decision breaks no rule, and equals a decision from scratch.
 func rules(rt *rapid.T) {
 	l := newLife(rt)
 	l.loads, l.capacities, l.away = rapid.Bool().Draw(rt, "loads"), rapid.Bool().Draw(rt, "capacities"), rapid.Bool().Draw(rt, "away")
@@ -197,8 +197,8 @@ func TestMostReplicas(t *testing.T) {
 	})
 }
 
-// TestFromNothing: without limits, every VIP is in as many zones as there can be, and muxes of a zone differ by one VIP
-// at most.
+// TestFromNothing: without limits, every VIP is in the maximum number of zones, and muxes of a zone
+// differ by at most one VIP.
 func TestFromNothing(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		l := newLife(rt)

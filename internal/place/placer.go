@@ -4,87 +4,89 @@ import (
 	"slices"
 )
 
-// mux is a Mux with what is on it.
+// mux is a Mux with its VIPs.
 type mux struct {
 	Mux
 	hash uint64
 	zone int
-	// gone: it was dropped; its slot is free.
+	// gone: it was removed; its slot is free.
 	gone bool
 	// vips are the slots of VIPs on it, in no order.
 	vips []int32
-	// by is how many of them are placed by each measure, load what their packets come to.
+	// by is the number of them by measure, load the sum of their packets.
 	by   [measures]int
 	load uint64
-	// lane is its index in Placer.lanes, -1 when VIPs are not to be placed on it.
+	// lane is its index in Placer.lanes, -1 if no VIPs are to be placed on it.
 	lane int32
 	// rank orders muxes by name, as of the last step.
 	rank int32
-	// leave is how many of them, by measure and zone, could go to that zone and be in no fewer zones than now. What
-	// stands under its own zone means nothing.
+	// leave is the number of its VIPs, by measure and zone, that could move to that zone without
+	// being in fewer zones. The value of its own zone is unused.
 	leave [measures][]int32
 }
 
-// meter is what choosing among muxes compares, of one mux, apart from the rest of it: that fills a cache line or two.
+// meter holds the fields of one mux that the choice among muxes compares, separate from the others
+// so that they fill a cache line or two.
 type meter struct {
 	measure [measures]uint64
-	// second decides where measures are equal.
+	// second breaks ties of measure.
 	second [measures]int32
 	hash   uint64
-	// seen is the mark of the VIP that is being placed, for muxes that it may not take.
+	// seen is the mark of the VIP that is being placed, for muxes that it may not use.
 	seen uint64
 	zone int32
-	// full: it has as many VIPs as it can take.
+	// full: it has the maximum number of VIPs.
 	full bool
 }
 
-// vip is a VIP with where it is.
+// vip is a VIP with its muxes.
 type vip struct {
 	VIP
 	hash uint64
 	used bool
-	// on are slots of muxes, and at the VIP's index in each one's list; in no order.
+	// on are slots of muxes, and at the VIP's index in the list of each; in no order.
 	on, at []int32
-	// noted: it is among the changed, and was holds where it was then.
+	// noted: it is in changed, and was holds its previous muxes.
 	noted bool
 	was   []string
-	// dirty: it has to be looked at. short: it has fewer muxes than it asks for.
+	// dirty: the next step must check it. short: it has fewer muxes than configured.
 	dirty, short bool
 }
 
-// Placer keeps VIPs on muxes. Set, Drop and Restore tell it what there is; Step decides. What Step decides depends on
-// what there is and on where the VIPs were, not on how it came about.
+// Placer assigns VIPs to muxes. Set, Drop and Restore set the inputs; Step decides. The decision
+// depends on the inputs and the previous placement, not on the order of the calls.
 type Placer struct {
 	bounds Bounds
 
 	muxes  []mux
 	meters []meter // of muxes
 	byName map[string]int32
-	// freeMuxes are slots to use again.
+	// freeMuxes are slots for reuse.
 	freeMuxes []int32
 	zones     map[string]int
 	vips      []vip
 	byKey     map[Key]int32
-	// freeVIPs are slots to use again, goneVIPs those that are free after the next step.
+	// freeVIPs are slots for reuse, goneVIPs those that become free after the next step.
 	freeVIPs, goneVIPs []int32
 
-	// changed, dirty and short are slots of VIPs; some may not be what they were noted for any more.
+	// changed, dirty and short are slots of VIPs; entries may be outdated.
 	changed, dirty, short []int32
-	// opened is set, by zone, when a mux there got room after it had none.
+	// opened is set, by zone, when a mux there got room.
 	opened []bool
-	// narrow is how many VIPs have two muxes in one zone and none in another; recount: it is not known.
+	// narrow is the number of VIPs with two muxes in one zone and none in another; recount: it must
+	// be recounted.
 	narrow  int
 	recount bool
 	mark    uint64
 
-	// Made at the beginning of each step: present muxes and those that are away, all and by zone.
+	// Set at the beginning of each step: present muxes and those that are away, all and by zone.
 	present, away     []int32
 	lanes             lanes
 	presentIn, awayIn []span
 	// Scratch space, by zone.
 	count []int32
 	best  []candidate
-	// top are the best of all, picks those that were chosen.
+	// top are the best candidates, picks the chosen muxes.
 	top   []candidate
 	picks []int32
 }
@@ -94,7 +96,7 @@ func New(b Bounds) *Placer {
 	return &Placer{bounds: b, byName: map[string]int32{}, zones: map[string]int{}, byKey: map[Key]int32{}}
 }
 
-// Place is one decision from scratch: where the VIPs go that were at previous.
+// Place returns a placer after one decision from scratch, with the VIPs at previous before it.
 func Place(b Bounds, muxes []Mux, vips []VIP, previous map[Key][]string) *Placer {
 	p := New(b)
 	for _, m := range muxes {
@@ -111,7 +113,7 @@ func Place(b Bounds, muxes []Mux, vips []VIP, previous map[Key][]string) *Placer
 	return p
 }
 
-// SetMux adds a mux or changes it.
+// SetMux adds or changes a mux.
 func (p *Placer) SetMux(m Mux) {
 	zone := p.zoneOf(m.Zone)
 	i, known := p.byName[m.Name]
@@ -142,7 +144,7 @@ func (p *Placer) SetMux(m Mux) {
 	}
 	x.Mux = m
 	p.read(i)
-	// Whatever changed of it: there may be room now.
+	// Any change may have made room.
 	p.opened[zone] = true
 }
 
@@ -156,7 +158,7 @@ func (p *Placer) newMux() int32 {
 	return int32(len(p.muxes) - 1)
 }
 
-// zoneOf returns the zone's number.
+// zoneOf returns the zone's number, and adds the zone if it is new.
 func (p *Placer) zoneOf(name string) int {
 	if z, ok := p.zones[name]; ok {
 		return z
@@ -167,14 +169,14 @@ func (p *Placer) zoneOf(name string) int {
 	p.opened, p.count, p.best = append(p.opened, false), append(p.count, 0), append(p.best, candidate{})
 	for i := range p.muxes {
 		for c := range p.muxes[i].leave {
-			// Nothing is in the new zone yet.
+			// No VIP is in the new zone yet.
 			p.muxes[i].leave[c] = append(p.muxes[i].leave[c], int32(p.muxes[i].by[c]))
 		}
 	}
 	return z
 }
 
-// DropMux takes a mux out with everything on it.
+// DropMux removes a mux and all its VIPs from it.
 func (p *Placer) DropMux(name string) {
 	i, ok := p.byName[name]
 	if !ok {
@@ -186,7 +188,7 @@ func (p *Placer) DropMux(name string) {
 	p.freeMuxes = append(p.freeMuxes, i)
 }
 
-// SetVIP adds a VIP or changes it.
+// SetVIP adds or changes a VIP.
 func (p *Placer) SetVIP(v VIP) {
 	i, known := p.byKey[v.Key]
 	if !known {
@@ -216,7 +218,7 @@ func (p *Placer) SetVIP(v VIP) {
 	p.soil(i)
 }
 
-// DropVIP takes a VIP out.
+// DropVIP removes a VIP.
 func (p *Placer) DropVIP(k Key) {
 	i, ok := p.byKey[k]
 	if !ok {
@@ -232,7 +234,7 @@ func (p *Placer) DropVIP(k Key) {
 	p.goneVIPs = append(p.goneVIPs, i)
 }
 
-// Restore says where a VIP is, as a step would have put it. Muxes that are not there do not count.
+// Restore sets the muxes of a VIP, as a step would have assigned them. Unknown muxes are ignored.
 func (p *Placer) Restore(k Key, muxes []string) {
 	i, ok := p.byKey[k]
 	if !ok {
@@ -263,7 +265,7 @@ func (p *Placer) Muxes(k Key) []string {
 	return p.names(&p.vips[i])
 }
 
-// names are those of the VIP's muxes, ordered.
+// names returns those of the VIP's muxes, ordered.
 func (p *Placer) names(v *vip) []string {
 	if len(v.on) == 0 {
 		return nil
@@ -276,7 +278,7 @@ func (p *Placer) names(v *vip) []string {
 	return out
 }
 
-// Use is what is placed on a mux: VIPs, and packets per second.
+// Use returns the VIPs on a mux, and their packets per second.
 func (p *Placer) Use(name string) (vips int, packets uint64) {
 	i, ok := p.byName[name]
 	if !ok {
@@ -285,7 +287,7 @@ func (p *Placer) Use(name string) (vips int, packets uint64) {
 	return len(p.muxes[i].vips), p.muxes[i].load
 }
 
-// Problems are the VIPs that have fewer muxes than they ask for, as of the last step, ordered.
+// Problems returns the VIPs that have fewer muxes than configured after the last step, ordered.
 func (p *Placer) Problems() []Problem {
 	var out []Problem
 	muxes := len(p.present) + len(p.away)
@@ -304,7 +306,8 @@ func (p *Placer) Problems() []Problem {
 	return out
 }
 
-// Overloaded are the muxes whose packets are past their capacity although no other has room for what they have, ordered.
+// Overloaded returns the muxes whose packets exceed their capacity because no other mux has room
+// for their VIPs, ordered.
 func (p *Placer) Overloaded() []string {
 	var out []string
 	for _, list := range [][]int32{p.present, p.away} {

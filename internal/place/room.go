@@ -5,12 +5,13 @@ import (
 	"slices"
 )
 
-// maxSearch bounds how many VIPs a step looks at to make room: about a tenth of a second.
+// maxSearch limits the VIPs that a step checks to make room: about a tenth of a second.
 const maxSearch = 2_000_000
 
-// makeRoom moves VIPs from full muxes to others with room, where that gives a mux to one that is short: room alone is not
-// enough where all that have it serve the VIP already. It tells whether it gave any: a VIP that has more muxes takes less of
-// each, which may be the room that another one lacks.
+// makeRoom moves VIPs from full muxes to others with room if that gives a mux to a short VIP. Room
+// alone is not enough if all muxes with room already serve the VIP. It reports whether it added any
+// mux, because a VIP with more muxes takes less of each, which may be the room that another one
+// lacks.
 func (p *Placer) makeRoom() (made bool) {
 	budget := maxSearch
 	for _, i := range slices.Clone(p.short) {
@@ -23,19 +24,20 @@ func (p *Placer) makeRoom() (made bool) {
 	return made
 }
 
-// room tells whether any mux has room for one more.
+// room reports whether any mux has room for one more.
 func (p *Placer) room() bool {
 	return slices.ContainsFunc(p.present, func(i int32) bool { return !p.muxes[i].full() })
 }
 
-// step of a search: VIP moves from a mux to the mux found from it.
+// step is one step of a search: the VIP moves from the mux of the step before to this mux.
 type step struct {
 	mux, vip int32
 	before   int // index of the step, -1 for the first
 }
 
-// makeRoomFor searches, breadth first, for a chain of moves: the short VIP takes the place of another, which takes that
-// of a third, until one goes where there is room. It tells whether it found and took one.
+// makeRoomFor searches, breadth first, for a chain of moves: the short VIP takes the place of
+// another, which takes that of a third, until one moves to a mux with room. It reports whether it
+// found and executed one.
 func (p *Placer) makeRoomFor(i int32, budget *int) bool {
 	v := &p.vips[i]
 	needed := share(v.Load, len(v.on)+1)
@@ -83,7 +85,7 @@ func (p *Placer) makeRoomFor(i int32, budget *int) bool {
 	return false
 }
 
-// follow takes the moves of a chain from its end, the last one being that of a VIP to a mux with room.
+// follow executes the moves of a chain from its end; the last one moves a VIP to a mux with room.
 func (p *Placer) follow(chain []step, at int, last, to int32) {
 	p.move(last, chain[at].mux, to)
 	for ; chain[at].before >= 0; at = chain[at].before {
@@ -92,8 +94,8 @@ func (p *Placer) follow(chain []step, at int, last, to int32) {
 	p.add(chain[at].vip, []int32{chain[at].mux})
 }
 
-// relieve moves VIPs from muxes whose packets are past their capacity to others with room, as few as possible: the
-// lightest that is enough, else the heaviest.
+// relieve moves VIPs from muxes whose packets exceed their capacity to others with room, as few as
+// possible: the lightest that is enough, else the heaviest.
 func (p *Placer) relieve() {
 	over := slices.DeleteFunc(slices.Concat(p.present, p.away), func(i int32) bool { return p.muxes[i].excess() == 0 })
 	slices.SortFunc(over, func(a, b int32) int {
@@ -106,7 +108,7 @@ func (p *Placer) relieve() {
 	}
 }
 
-// relieveOne moves one VIP off an overloaded mux and tells whether there was one to move.
+// relieveOne moves one VIP off an overloaded mux and reports whether it found one.
 func (p *Placer) relieveOne(from int32) bool {
 	m := &p.muxes[from]
 	list := slices.Clone(m.vips)
@@ -130,8 +132,8 @@ func (p *Placer) relieveOne(from int32) bool {
 	return false
 }
 
-// relief is the mux that takes the place of an overloaded one for a VIP, -1 when none has room; one with which the VIP is
-// in no fewer zones rather than any other.
+// relief returns the mux that replaces an overloaded one for a VIP, -1 if none has room. It prefers
+// one with which the VIP is in no fewer zones.
 func (p *Placer) relief(v *vip, from int32) int32 {
 	p.shun(v)
 	var keeps, loses candidate

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// BenchmarkPlace is what `shunt bench place` measures, without its repetitions.
+// BenchmarkPlace measures the same as `shunt bench place`, without its repetitions.
 func BenchmarkPlace(b *testing.B) {
 	for _, zones := range []int{1, 3} {
 		b.Run(fmt.Sprintf("zones=%d", zones), func(b *testing.B) {

@@ -5,10 +5,11 @@ import (
 	"slices"
 )
 
-// maxRounds bounds how often a step starts over because what it moved made room.
+// maxRounds limits how often a step starts over because its moves made room.
 const maxRounds = 8
 
-// Step decides and returns what changed since the last step, ordered by a hash of the VIP. VIPs that were dropped are not in it.
+// Step decides and returns the changes since the last step, ordered by a hash of the VIP, without
+// VIPs that were removed.
 func (p *Placer) Step() []Change {
 	p.open()
 	p.evict()
@@ -32,7 +33,7 @@ func (p *Placer) Step() []Change {
 	return p.changes()
 }
 
-// open lists the muxes that may have VIPs, and counts afresh what a new zone made unknown.
+// open lists the muxes that may have VIPs, and recounts narrow after a new zone.
 func (p *Placer) open() {
 	p.present, p.away = p.present[:0], p.away[:0]
 	for _, i := range p.ordered() {
@@ -62,7 +63,7 @@ func (p *Placer) open() {
 	}
 }
 
-// ordered are all muxes in the order of their hashes.
+// ordered returns all muxes in the order of their hashes.
 func (p *Placer) ordered() []int32 {
 	var out []int32
 	for i := range p.muxes {
@@ -77,7 +78,7 @@ func (p *Placer) ordered() []int32 {
 	return out
 }
 
-// evict takes away what the first rules do not allow.
+// evict removes VIPs from muxes as the first rules require.
 func (p *Placer) evict() {
 	order := p.ordered()
 	for _, i := range order {
@@ -104,7 +105,7 @@ func (p *Placer) evict() {
 	}
 }
 
-// evictSome takes away what is past the mux's number of VIPs, from VIPs with the most other muxes first.
+// evictSome removes VIPs above the mux's maximum number, from VIPs with the most other muxes first.
 func (p *Placer) evictSome(mux int32) {
 	m := &p.muxes[mux]
 	keep := int(int64(m.VIPs) - min(int64(m.VIPs), int64(m.BaseVIPs)))
@@ -118,7 +119,8 @@ func (p *Placer) evictSome(mux int32) {
 	}
 }
 
-// spare is the mux that a VIP with too many gives up: one of several in a zone first, then the fullest.
+// spare returns the mux that a VIP with too many muxes loses: one of several in a zone first, then
+// the fullest.
 func (p *Placer) spare(v *vip) int32 {
 	p.tally(v)
 	defer p.untally(v)
@@ -131,16 +133,16 @@ func (p *Placer) spare(v *vip) int32 {
 	})
 }
 
-// turn is a VIP's place in the order in which they are served.
+// turn is a VIP's position in the order of service.
 type turn struct {
-	class int // those of a lower one come first
+	class int // lower ones come first
 	load  uint64
 	hash  uint64
 	vip   int32
 }
 
-// queue is the VIPs that may lack something: those that changed and those that were short, in the order in which they
-// are served: without any mux first, then by number before by load, heavy ones first.
+// queue returns the VIPs that may lack muxes, changed ones and short ones, in the order of service:
+// without any mux first, then by number before by load, heavy ones first.
 func (p *Placer) queue() []int32 {
 	var turns []turn
 	add := func(i int32) {
@@ -183,12 +185,12 @@ func (p *Placer) queue() []int32 {
 	return out
 }
 
-// wanting tells whether another round may do something: a VIP is short or narrow and some zone has room that it had not.
+// wanting reports whether another round may help: a VIP is short or narrow and some zone got room.
 func (p *Placer) wanting() bool {
 	return slices.Contains(p.opened, true) && (len(p.short) > 0 || p.narrow > 0)
 }
 
-// changes lists what is not where it was.
+// changes lists the VIPs whose muxes changed.
 func (p *Placer) changes() []Change {
 	used := slices.DeleteFunc(p.changed, func(i int32) bool {
 		p.vips[i].noted = false

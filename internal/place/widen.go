@@ -2,8 +2,8 @@ package place
 
 import "slices"
 
-// widen moves muxes of VIPs that have two in one zone to zones where they have none, and tells whether it moved any. It
-// looks at those of the queue, and at all when a zone got room.
+// widen moves muxes of VIPs that have two in one zone to zones where they have none, and reports
+// whether it moved any. It checks those of the queue, and all VIPs when a zone got room.
 func (p *Placer) widen(queue []int32) (moved bool) {
 	if len(p.zones) < 2 || p.narrow == 0 {
 		return false
@@ -22,7 +22,8 @@ func (p *Placer) widen(queue []int32) (moved bool) {
 	return moved
 }
 
-// narrowOnes are all VIPs with two muxes in one zone and none in another, in the order of the hash.
+// narrowOnes returns all VIPs with two muxes in one zone and none in another, in the order of the
+// hash.
 func (p *Placer) narrowOnes() []int32 {
 	var out []int32
 	for i := range p.vips {
@@ -37,7 +38,8 @@ func (p *Placer) narrowOnes() []int32 {
 	return out
 }
 
-// widenOne moves one mux of a VIP to a zone where it has none, if it has two in one and there is room.
+// widenOne moves one mux of a VIP to a zone where it has none, if it has two in one and there is
+// room.
 func (p *Placer) widenOne(i int32) bool {
 	v := &p.vips[i]
 	if len(v.on) < 2 {

@@ -10,48 +10,51 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// Wanted is a backend as the operator wants it.
+// Wanted is a configured backend.
 type Wanted struct {
 	Backend lb.BackendKey
 	Weight  uint16 // 0 when it drains
 	Backup  bool
 }
 
-// Input is what an endpoint's next state is made of, beside its present one.
+// Input holds the inputs of an endpoint's next state, in addition to the current state.
 type Input struct {
 	// Wanted are the configured backends, distinct, in any order.
 	Wanted []Wanted
-	// KeyID is the ring hash key that the endpoint is to have.
+	// KeyID is the ring hash key for the endpoint.
 	KeyID uint32
 	Size  SizeCode
-	// MaxIDs is how many member ids there are, from 0 on; 0: all up to MaxMemberID.
+	// MaxIDs is the number of member ids, from 0 on; 0: all up to MaxMemberID.
 	MaxIDs int
 	// SlowStart and DrainTimeout are as in lb.Endpoint.
 	SlowStart, DrainTimeout time.Duration
-	// RepairWindow is for how long a membership that was displaced is remembered; 0: not at all.
+	// RepairWindow is how long a displaced membership stays in the history; 0: it is not kept.
 	RepairWindow time.Duration
-	// Hosts are the underlay addresses of the machines that run wanted backends, as far as they are known.
+	// Hosts are the underlay addresses of the machines that run wanted backends, as far as they are
+	// available.
 	Hosts map[lb.BackendKey]netip.Addr
-	// DownAfter is how long a member must be dead until the ring is made without it; 0: it never is.
+	// DownAfter is how long a member must be dead before the ring is built without it; 0: never.
 	DownAfter time.Duration
-	// Revives: it is noted which members died and came back, because muxes do not remember whose connections are whose.
+	// Revives: deaths and returns of members are recorded, because muxes do not track the
+	// connections.
 	Revives bool
-	// Cookies: the endpoint has affinity cookie. Idle is how long muxes remember its trusted flows.
+	// Cookies: the endpoint has affinity cookie. Idle is how long muxes keep its trusted flows.
 	Cookies bool
 	Idle    time.Duration
 	// Form is the form of the cookies that hosts stamp; empty: they stamp none.
 	Form string
 	// QUIC is the format of the connection ids that servers make; nil: the protocol is not QUIC.
 	QUIC *lb.QUIC
-	// Heard is what muxes say of a member; nil: nothing.
+	// Heard returns the combined reports of the muxes about a member; nil: there are none.
 	Heard func(id uint16) Heard
 	Now   time.Time
 }
 
-// Advance returns the endpoint's state now. Ids of present members stay; a backend that comes back within its
-// quarantine gets its old id; others get the lowest ids that are neither in use nor in quarantine, in the order of
-// (DIP, port). What time does to members is told at phase. The generation grows when the ring does change: members,
-// weights, who is down, size or key. prev is not modified.
+// Advance returns the endpoint's state at Now. Current members keep their ids. A backend that
+// returns within its quarantine gets its old id. Others get the lowest ids that are neither in use
+// nor in quarantine, in the order of (DIP, port). phase documents the changes over time. The
+// generation increases when the ring changes: members, weights, Down, size or key. prev is not
+// modified.
 func Advance(prev EndpointState, in Input) (EndpointState, error) {
 	next := prev
 	next.Quarantine = slices.DeleteFunc(slices.Clone(prev.Quarantine), func(q Quarantined) bool { return !q.Until.After(in.Now) })
@@ -63,7 +66,8 @@ func Advance(prev EndpointState, in Input) (EndpointState, error) {
 	in.phase(prev.Members, members)
 	in.fall(prev.Members, members)
 	ring := Membership{Generation: prev.Generation, KeyID: in.KeyID, Members: members, RingCode: prev.RingCode}
-	// A ring without weights keeps its size, so that draining everything and coming back moves nothing.
+	// A ring without weights keeps its size, so that draining all members and undoing it moves no
+	// flow.
 	if w := finalWeights(members); len(w) > 0 || prev.RingCode == 0 {
 		ring.RingCode = in.Size(w, prev.RingCode)
 	}
@@ -84,8 +88,10 @@ func Advance(prev EndpointState, in Input) (EndpointState, error) {
 	return next, nil
 }
 
-// age notes whether the endpoint has cookies. When it gets them, flows that it has already go on without: it is young from then on. So is one whose state a build
-// that did not note that wrote. When it loses cookies that its hosts stamped, or connection ids that its servers made, its connections keep them: it fades from then on.
+// age updates Young and Fading. When an endpoint gets cookies, its existing flows continue without
+// them: it is young from then on. The same holds for a state written by a build that did not record
+// cookies. When it loses cookies that its hosts stamped, or connection ids that its servers made,
+// its connections keep using them: it fades from then on.
 func (s *EndpointState) age(in Input) {
 	switch {
 	case in.Cookies || len(in.Wanted) == 0:
@@ -111,11 +117,13 @@ func (s *EndpointState) age(in Input) {
 	s.Cookies = in.Cookies
 }
 
-// hostForm reports whether hosts stamp cookies of the form, which those that they stamped outlive.
+// hostForm reports whether hosts stamp cookies of the form. Such cookies remain in use after the
+// hosts stop stamping.
 func hostForm(form string) bool { return form == lb.CookieEVC || form == lb.CookieCO }
 
-// displaced is the membership as the history keeps it when next takes its place. Members that leave while they are dead stay Fallen, because nobody checks
-// them from here on: hosts must not send packets on to them.
+// displaced returns the membership as the history stores it when next replaces it. Members that
+// leave while dead stay Fallen, because they are not checked from here on and hosts must not
+// forward packets to them.
 func (in *Input) displaced(m Membership, next []MemberState) Membership {
 	stays := make(map[uint16]bool, len(next))
 	for i := range next {
@@ -129,7 +137,7 @@ func (in *Input) displaced(m Membership, next []MemberState) Membership {
 	return out
 }
 
-// maxIDs is how many member ids there are.
+// maxIDs returns the number of member ids.
 func (in *Input) maxIDs() int {
 	if in.MaxIDs == 0 {
 		return MaxMemberID + 1
@@ -137,7 +145,8 @@ func (in *Input) maxIDs() int {
 	return in.MaxIDs
 }
 
-// place gives every wanted backend one of so many ids and moves those that left into quarantine.
+// place assigns one of the ids to every wanted backend and moves the members that left into
+// quarantine.
 func (s *EndpointState) place(wanted []Wanted, ids int, now time.Time) ([]MemberState, error) {
 	wanted = slices.SortedFunc(slices.Values(wanted), func(a, b Wanted) int { return compareBackend(a.Backend, b.Backend) })
 	had := make(map[lb.BackendKey]uint16, len(s.Members)+len(s.Quarantine))
@@ -175,7 +184,7 @@ func (s *EndpointState) place(wanted []Wanted, ids int, now time.Time) ([]Member
 	return members, nil
 }
 
-// quarantine adds the members that left and takes out those that came back.
+// quarantine adds the members that left and removes those that returned.
 func (s *EndpointState) quarantine(members []MemberState, left map[lb.BackendKey]uint16, now time.Time) {
 	back := make(map[lb.BackendKey]bool, len(members))
 	for _, m := range members {
@@ -188,7 +197,7 @@ func (s *EndpointState) quarantine(members []MemberState, left map[lb.BackendKey
 	slices.SortFunc(s.Quarantine, func(a, b Quarantined) int { return cmp.Compare(a.ID, b.ID) })
 }
 
-// finalWeights are the weights that the members in the ring will have.
+// finalWeights returns the ring weights of the members after all slow starts.
 func finalWeights(members []MemberState) []uint16 {
 	var out []uint16
 	for _, m := range members {

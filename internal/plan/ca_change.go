@@ -8,62 +8,63 @@ import (
 // CAPhase is a step of the replacement of the cluster's CA.
 type CAPhase string
 
-// The phases, in order. Each begins when all managers and nodes have what the one before gave them, so that at every moment each side of a
-// connection accepts the certificate of the other one.
+// The phases, in order. Each begins when all managers and nodes have applied the previous one, so
+// that at every moment both sides of a connection accept each other's certificate.
 const (
-	// CATrust: managers and nodes accept certificates of both CAs. The former one signs.
+	// CATrust: managers and nodes accept certificates of both CAs. The previous one signs.
 	CATrust CAPhase = "trust"
 	// CAIssue: the next CA signs, and all certificates are replaced.
 	CAIssue CAPhase = "issue"
-	// CARetire: managers and nodes accept certificates of the next CA alone.
+	// CARetire: managers and nodes accept only certificates of the next CA.
 	CARetire CAPhase = "retire"
-	// CADone: the former CA is of no use any more.
+	// CADone: the previous CA is no longer used.
 	CADone CAPhase = "done"
 )
 
-// caPhases are the phases in order.
+// caPhases lists the phases in order.
 var caPhases = []CAPhase{CATrust, CAIssue, CARetire, CADone}
 
-// Known reports whether the phase is one of these.
+// Known reports whether the phase is valid.
 func (p CAPhase) Known() bool { return slices.Contains(caPhases, p) }
 
 // Before reports whether a phase comes before another one.
 func (p CAPhase) Before(o CAPhase) bool { return slices.Index(caPhases, p) < slices.Index(caPhases, o) }
 
-// CAChange is how far the replacement of a CA is.
+// CAChange is the progress of a CA replacement.
 type CAChange struct {
 	Phase CAPhase
 	// Since is when the phase began.
 	Since time.Time
-	// Turn is the manager that may start anew to change which CAs it accepts; empty: none.
+	// Turn is the manager that may restart to change the CAs that it accepts; empty: none.
 	Turn string
 	// Through is the last phase that may begin.
 	Through CAPhase
-	// Without are nodes that are not waited for.
+	// Without are nodes that the change does not wait for.
 	Without []string
 }
 
-// CAParty is a manager or a node as the leader knows it.
+// CAParty is the leader's view of a manager or a node.
 type CAParty struct {
 	Name string
 	// Up: it is connected.
 	Up bool
-	// Able: it reported its CAs at all; builds that do not cannot follow.
+	// Able: it reported its CAs. Builds that do not report them cannot follow.
 	Able bool
-	// TrustsFormer and TrustsNext are which CAs it accepts certificates of.
+	// TrustsFormer and TrustsNext report whether it accepts certificates of the previous and of the
+	// next CA.
 	TrustsFormer, TrustsNext bool
-	// OfNext: its own certificate is of the next CA.
+	// OfNext: its own certificate was issued by the next CA.
 	OfNext bool
-	// Leads: it is the manager that leads.
+	// Leads: it is the leader.
 	Leads bool
-	// Error is why it does not follow, by its own report.
+	// Error is the reported reason why it does not follow.
 	Error string
 }
 
-// CAFacts are what the next step depends on.
+// CAFacts is the input of the next step.
 type CAFacts struct {
 	Managers, Nodes []CAParty
-	// Unsealed: keys in the store are sealed with the former secret.
+	// Unsealed: keys in the store are sealed with the previous secret.
 	Unsealed bool
 }
 
@@ -75,7 +76,7 @@ const (
 	CAWaitCommand = "command"
 )
 
-// CAWait is what a phase waits for.
+// CAWait is a condition that a phase waits for.
 type CAWait struct{ Kind, Name, Reason string }
 
 // CAOld is the reason of CAWait for a party that has to be upgraded first.
@@ -91,7 +92,7 @@ const (
 	caConfirm   = "shunt rotate ca must be run again: it has to store what the next phase needs"
 )
 
-// why is why a party does not have what the phase gives; empty when it does.
+// why returns the reason why a party has not applied the phase; empty when it has.
 func (p *CAParty) why(phase CAPhase) string {
 	reason := ""
 	switch {
@@ -115,7 +116,8 @@ func (p *CAParty) why(phase CAPhase) string {
 	return reason
 }
 
-// Unable returns whom a change that begins would wait for without end: the parties that are away, or of builds that cannot follow.
+// Unable returns the parties that a new change would wait for indefinitely: those that are not
+// connected, or run builds that cannot follow.
 func (c *CAChange) Unable(f CAFacts) (out []CAWait) {
 	for _, list := range c.parties(f) {
 		for _, p := range list.of {
@@ -135,13 +137,13 @@ type caParties struct {
 	of   []CAParty
 }
 
-// parties are those that are waited for.
+// parties returns the parties that the change waits for.
 func (c *CAChange) parties(f CAFacts) []caParties {
 	nodes := slices.DeleteFunc(slices.Clone(f.Nodes), func(p CAParty) bool { return slices.Contains(c.Without, p.Name) })
 	return []caParties{{CAWaitManager, f.Managers}, {CAWaitNode, nodes}}
 }
 
-// Waits returns what the phase waits for.
+// Waits returns the conditions that the phase waits for.
 func (c *CAChange) Waits(f CAFacts) (out []CAWait) {
 	if c.Phase == CADone {
 		return nil
@@ -162,13 +164,14 @@ func (c *CAChange) Waits(f CAFacts) (out []CAWait) {
 	return out
 }
 
-// following is the phase after this one.
+// following returns the phase after this one.
 func (c *CAChange) following() CAPhase {
 	return caPhases[min(slices.Index(caPhases, c.Phase)+1, len(caPhases)-1)]
 }
 
-// Step returns the change a step further, and whether there is one: the next phase when nothing is waited for, or the next manager's turn. Managers
-// start anew one after the other, and only while all are up, so that the store keeps its majority; the leader comes last.
+// Step returns the change after the next step, and whether there is one: the next phase when there
+// is nothing to wait for, or the next manager's turn. Managers restart one at a time, and only
+// while all are up, so that the store keeps its majority; the leader is last.
 func (c CAChange) Step(f CAFacts, now time.Time) (CAChange, bool) {
 	next := c
 	if c.Phase == CADone {
@@ -182,7 +185,8 @@ func (c CAChange) Step(f CAFacts, now time.Time) (CAChange, bool) {
 	return next, next.Turn != c.Turn
 }
 
-// turn chooses the manager that may start anew. One that has its turn and has not used it keeps it.
+// turn selects the manager that may restart. A manager that has its turn and has not used it keeps
+// it.
 func (c *CAChange) turn(managers []CAParty) string {
 	if c.Phase == CAIssue {
 		return ""

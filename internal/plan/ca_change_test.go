@@ -10,12 +10,13 @@ import (
 	"pgregory.net/rapid"
 )
 
-// caWorld is a cluster whose CA is replaced: what each member really accepts and shows, beside what the leader knows of it. Reports lag behind, members
-// go away and come back, and leaders that begin know nothing of nodes that are away.
+// caWorld is a cluster whose CA is being replaced: the certificates that each member accepts and
+// presents, and the leader's view of them. Reports are delayed, members fail and return, and new
+// leaders have no reports of disconnected nodes.
 type caWorld struct {
 	change CAChange
 	now    time.Time
-	// managers and nodes are by name.
+	// managers and nodes are keyed by name.
 	managers, nodes map[string]*caMember
 	leader          string
 	unsealed        bool
@@ -24,8 +25,8 @@ type caWorld struct {
 // caMember is a manager or a node.
 type caMember struct {
 	up, able     bool
-	former, next bool // which CAs it accepts
-	ofNext       bool // whose certificate it shows
+	former, next bool // the CAs that it accepts
+	ofNext       bool // its certificate is from the next CA
 	known        CAParty
 	reported     bool
 }
@@ -53,12 +54,12 @@ func (w *caWorld) facts() (f CAFacts) {
 	return f
 }
 
-// report has the leader hear of a member.
+// report sends the member's state to the leader.
 func (m *caMember) report(name string) {
 	m.known, m.reported = CAParty{Name: name, Able: m.able, TrustsFormer: m.former, TrustsNext: m.next, OfNext: m.ofNext}, true
 }
 
-// follow brings a member to the present phase: a manager changes what it accepts in its turn alone.
+// follow brings a member to the current phase. A manager changes its accepted CAs only in its turn.
 func (w *caWorld) follow(name string, m *caMember, manager bool) {
 	if !m.up || !m.able {
 		return
@@ -78,7 +79,7 @@ func (w *caWorld) follow(name string, m *caMember, manager bool) {
 	}
 }
 
-// accepts reports whether one side accepts the certificate of the other.
+// accepts reports whether a accepts the certificate of b.
 func accepts(a, b *caMember) bool {
 	if b.ofNext {
 		return a.next
@@ -86,8 +87,9 @@ func accepts(a, b *caMember) bool {
 	return a.former
 }
 
-// TestCAChangeModel: whatever the order of reports, outages, leaders and commands, managers accept each other, and a node that is not left out and the
-// managers accept each other; managers start anew one at a time; and once all are up and able, the replacement ends.
+// TestCAChangeModel: for any order of reports, outages, leaders and commands, managers accept each
+// other, managers and nodes that are not excluded accept each other, managers restart one at a
+// time, and the replacement ends once all members are up and able.
 func TestCAChangeModel(t *testing.T) {
 	for range 10 {
 		rapid.Check(t, caModel)
@@ -193,7 +195,7 @@ func caModel(t *rapid.T) {
 			m.up = !m.up
 		},
 		"leader": func(*rapid.T) {
-			// A new one knows of managers by their registrations, and of nodes that are connected.
+			// A new leader has the registrations of managers and the reports of connected nodes.
 			w.leader, _ = any(w.managers)
 			for name, n := range w.nodes {
 				if n.reported = n.up; n.up {
@@ -253,12 +255,13 @@ func caModel(t *rapid.T) {
 	}
 }
 
-// why reports whether a member lacks what a phase gives.
+// why reports whether a member lacks the change of a phase.
 func (m *caMember) why(phase CAPhase) bool {
 	return phase == CATrust && !m.next || phase == CARetire && m.former
 }
 
-// TestCAChangeWaits: who is waited for is named with the reason, and nodes that are left out are not.
+// TestCAChangeWaits: Waits names each member that the change waits for with the reason, and leaves
+// out excluded nodes.
 func TestCAChangeWaits(t *testing.T) {
 	c := CAChange{Phase: CATrust, Through: CATrust, Without: []string{"n3"}}
 	f := CAFacts{
@@ -283,7 +286,8 @@ func TestCAChangeWaits(t *testing.T) {
 	if got := c.Waits(f); len(got) != 1 || got[0].Kind != CAWaitStore {
 		t.Errorf("with keys that are sealed with the former secret: %v", got)
 	}
-	// A leader that has no report of a member does not take that for one that accepts the next CA alone.
+	// A leader without a report of a member does not assume that the member accepts only the next
+	// CA.
 	c.Phase, f = CARetire, CAFacts{Managers: []CAParty{{Name: "m1"}}}
 	if got := c.Waits(f); len(got) != 1 || got[0] != (CAWait{CAWaitManager, "m1", caAway}) {
 		t.Errorf("without a report of m1: %v", got)

@@ -8,10 +8,11 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// EndpointChange is an endpoint in which two plans differ. Before is nil when it is new, After when it is gone.
+// EndpointChange is an endpoint that differs between two plans. Before is nil when it was added,
+// After when it was removed.
 type EndpointChange struct{ Before, After *Endpoint }
 
-// Key is the endpoint's.
+// Key returns the key of the endpoint.
 func (c EndpointChange) Key() lb.EndpointKey {
 	if c.After != nil {
 		return c.After.Key
@@ -19,13 +20,13 @@ func (c EndpointChange) Key() lb.EndpointKey {
 	return c.Before.Key
 }
 
-// Back is the change that undoes this one.
+// Back returns the change that reverts this one.
 func (c EndpointChange) Back() EndpointChange {
 	return EndpointChange{Before: c.After, After: c.Before}
 }
 
-// Differences are the endpoints in which two plans differ, ordered by key, as both lists are (Order). Members that are one array
-// in both are not looked at.
+// Differences returns the endpoints that differ between two plans. The result and both lists are
+// ordered by key (Order). Members that share one array are not compared.
 func Differences(before, after []Endpoint) (out []EndpointChange) {
 	compare := func(a, b *Endpoint) int {
 		if a.Key == b.Key {
@@ -37,17 +38,20 @@ func Differences(before, after []Endpoint) (out []EndpointChange) {
 	return out
 }
 
-// ServiceChange is a service in which two plans differ. Before is nil when it is new, After when it is gone.
+// ServiceChange is a service that differs between two plans. Before is nil when it was added, After
+// when it was removed.
 type ServiceChange struct{ Before, After *Service }
 
-// ServiceDifferences are the services in which two plans differ. Both lists are ordered by name, no name is there twice.
+// ServiceDifferences returns the services that differ between two plans. Both lists are ordered by
+// name without duplicates.
 func ServiceDifferences(before, after []Service) (out []ServiceChange) {
 	compare := func(a, b *Service) int { return cmp.Compare(a.Name, b.Name) }
 	differ(before, after, compare, (*Service).Equal, func(b, a *Service) { out = append(out, ServiceChange{b, a}) })
 	return out
 }
 
-// differ calls f for what is other in two ordered lists: nil stands for what a list does not have.
+// differ calls f for each difference between two ordered lists; nil marks an element that one list
+// lacks.
 func differ[T any](before, after []T, compare func(a, b *T) int, equal func(a, b *T) bool, f func(before, after *T)) {
 	for len(before) > 0 || len(after) > 0 {
 		side := 0
@@ -75,17 +79,17 @@ func differ[T any](before, after []T, compare func(a, b *T) int, equal func(a, b
 	}
 }
 
-// Equal tells whether both say the same.
+// Equal reports whether all fields are equal.
 func (s *Service) Equal(o *Service) bool {
 	return s.Name == o.Name && sameList(s.VIPs, o.VIPs) && s.Limits == o.Limits && sameList(s.Sources.Allow, o.Sources.Allow) &&
 		sameList(s.Sources.Deny, o.Sources.Deny) && s.SourcesOf == o.SourcesOf && s.Outbound == o.Outbound &&
 		s.Tenant == o.Tenant && s.Created == o.Created
 }
 
-// sameList compares lists that are never changed in place.
+// sameList compares lists that are never modified in place.
 func sameList[T comparable](a, b []T) bool { return SameSlice(a, b) || slices.Equal(a, b) }
 
-// Equal tells whether both say the same.
+// Equal reports whether all fields are equal.
 func (e *Endpoint) Equal(o *Endpoint) bool {
 	return e.Generation == o.Generation && sameList(e.Members, o.Members) &&
 		(e.Source == o.Source || e.Source != nil && o.Source != nil && *e.Source == *o.Source) &&
@@ -96,12 +100,14 @@ func (e *Endpoint) Equal(o *Endpoint) bool {
 		e.FlowsFirst == o.FlowsFirst && e.KeepDead == o.KeepDead && e.QUIC.Equal(o.QUIC)
 }
 
-// SameSlice tells whether both are one part of one array, or both empty: what is never changed in place is equal then.
+// SameSlice reports whether both slices are the same part of one array, or both are empty. Slices
+// that are never modified in place are then equal.
 func SameSlice[T any](a, b []T) bool {
 	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }
 
-// Order returns endpoints ordered by key; one that is there twice is an error. They are not modified.
+// Order returns the endpoints ordered by key; a duplicate is an error. The argument is not
+// modified.
 func Order(endpoints []Endpoint) ([]Endpoint, error) {
 	if disorder(endpoints) == 0 {
 		return endpoints, nil
@@ -114,7 +120,8 @@ func Order(endpoints []Endpoint) ([]Endpoint, error) {
 	return endpoints, nil
 }
 
-// disorder is the first endpoint that does not come behind the one before, 0 when there is none.
+// disorder returns the index of the first endpoint that is not greater than its predecessor, or 0
+// if there is none.
 func disorder(endpoints []Endpoint) int {
 	for i := 1; i < len(endpoints); i++ {
 		if a, b := &endpoints[i-1].Key, &endpoints[i].Key; a.VNI > b.VNI || a.VNI == b.VNI && !a.VIP.Less(b.VIP) && CompareKeys(*a, *b) >= 0 {
@@ -124,7 +131,7 @@ func disorder(endpoints []Endpoint) int {
 	return 0
 }
 
-// OfVIP are the endpoints of a key's VIP among those of a plan, which are ordered.
+// OfVIP returns the endpoints of a key's VIP. The endpoints must be ordered.
 func OfVIP(endpoints []Endpoint, of lb.EndpointKey) []Endpoint {
 	compare := func(e Endpoint, of lb.EndpointKey) int {
 		return cmp.Or(cmp.Compare(e.Key.VNI, of.VNI), e.Key.VIP.Compare(of.VIP))

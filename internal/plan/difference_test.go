@@ -12,7 +12,7 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// drawEndpoints are ordered; their members are new arrays.
+// drawEndpoints returns ordered endpoints with newly allocated members.
 func drawEndpoints(t *rapid.T) (out []Endpoint) {
 	for i := range 6 {
 		if rapid.Bool().Draw(t, "there") {
@@ -26,11 +26,12 @@ func drawEndpoints(t *rapid.T) (out []Endpoint) {
 	return out
 }
 
-// TestDifferencesLeadFromOneToTheOther: with what is told between them, and back again.
+// TestDifferencesLeadFromOneToTheOther: applying the differences to the first list gives the
+// second, and undoing them gives the first.
 func TestDifferencesLeadFromOneToTheOther(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		before, after := drawEndpoints(t), drawEndpoints(t)
-		for i := range after { // some are one array
+		for i := range after { // some share one array
 			if j := slices.IndexFunc(before, func(e Endpoint) bool { return e.Key == after[i].Key }); j >= 0 && rapid.Bool().Draw(t, "same") {
 				after[i].Members = before[j].Members
 			}
@@ -74,7 +75,7 @@ func TestDifferencesLeadFromOneToTheOther(t *testing.T) {
 	})
 }
 
-// TestEveryFieldOfAnEndpointCounts: whatever is other in it, it is another.
+// TestEveryFieldOfAnEndpointCounts: endpoints that differ in any field are unequal.
 func TestEveryFieldOfAnEndpointCounts(t *testing.T) {
 	for i := range reflect.TypeFor[Endpoint]().NumField() {
 		var a, b Endpoint
@@ -106,7 +107,8 @@ func TestEveryFieldOfAnEndpointCounts(t *testing.T) {
 	}
 }
 
-// TestServiceDifferences: new, gone and other services are told, in order, and whatever is other in one counts.
+// TestServiceDifferences: added, removed and changed services are reported in order, and a
+// difference in any field counts.
 func TestServiceDifferences(t *testing.T) {
 	vip := []netip.Addr{netip.MustParseAddr("203.0.113.1")}
 	any4 := []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}
@@ -128,7 +130,8 @@ func TestServiceDifferences(t *testing.T) {
 	}
 }
 
-// TestOrder: what is ordered is not copied, what is not is put in order, and nothing may be there twice.
+// TestOrder: an ordered list is not copied, an unordered one is sorted, and duplicates are an
+// error.
 func TestOrder(t *testing.T) {
 	of := func(ports ...uint16) (out []Endpoint) {
 		for _, p := range ports {

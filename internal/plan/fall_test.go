@@ -9,8 +9,9 @@ import (
 	"github.com/shuntlb/shunt/internal/ring"
 )
 
-// TestDeathsAreNoted: of an endpoint whose muxes remember nothing it is noted who is dead and who was within the window, as no new
-// generation, and hosts are told whom to ask meanwhile.
+// TestDeathsAreNoted: if muxes do not track flows, the state records which members are dead and
+// which were within the window, without a new generation, and hosts get the possible owners
+// meanwhile.
 func TestDeathsAreNoted(t *testing.T) {
 	said := map[uint16]Hearsay{0: HeardAlive, 1: HeardAlive, 2: HeardAlive}
 	in := Input{
@@ -24,7 +25,8 @@ func TestDeathsAreNoted(t *testing.T) {
 		ep.Backends = append(ep.Backends, lb.Backend{DIPs: []netip.Addr{backendN(n).DIP}, Port: backendN(n).Port, Host: netip.MustParseAddr("10.20.1.1")})
 	}
 	st := EndpointState{Key: lb.EndpointKey{VIP: netip.MustParseAddr("203.0.113.10"), Protocol: lb.TCP, Port: 80}}
-	// step takes a step and compares what is noted of member 1, and what hosts hear: how many memberships, and whether it is a target.
+	// step advances once and compares the record of member 1 and the hosts' repair data: the number
+	// of memberships, and whether it is a target.
 	step := func(what string, fallen bool, revived time.Time, memberships int) {
 		t.Helper()
 		next, err := Advance(st, in)

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// recent are the memberships of a history that are remembered still: it is the leader who decides, by its clock, and all nodes hear the
-// same. The history is not modified.
+// recent returns the memberships of a history that have not expired. Only the leader decides this,
+// by its clock, so that all nodes have the same history. The argument is not modified.
 func (in *Input) recent(history []Membership) []Membership {
 	for len(history) > 0 && in.forgets(&history[0]).Compare(in.Now) <= 0 {
 		history = history[1:]
@@ -17,12 +17,14 @@ func (in *Input) recent(history []Membership) []Membership {
 	return history
 }
 
-// forgets is when a membership is forgotten.
+// forgets returns the time at which a membership expires.
 func (in *Input) forgets(m *Membership) time.Time { return m.Until.Add(in.RepairWindow) }
 
-// remember adds a membership to a history. Of the steps of a slow start only the last is kept: all ten would push out everything else.
-// The membership before them then counts as displaced when the last of them is, for of most slots that steps move its member was the
-// owner until then. A flow is lost to this only when one step gave its slot to a member and a later one took it away again.
+// remember appends a membership to a history. It keeps only the last step of a slow start, because
+// all ten would push out everything else. The membership before them then counts as displaced at
+// the time of the last step, because it holds the previous owner of most slots that the steps move.
+// A flow is lost to this only if one step gave its slot to a member and a later one took it away
+// again.
 func remember(history []Membership, m Membership) []Membership {
 	out := slices.Clone(history)
 	if n := len(out); n > 0 && sameSlowStart(&out[n-1], &m) {
@@ -42,7 +44,8 @@ func remember(history []Membership, m Membership) []Membership {
 	return out
 }
 
-// sameSlowStart tells whether two memberships are steps of one slow start: they differ in nothing but weights of members that grow.
+// sameSlowStart reports whether two memberships are steps of one slow start: they differ only in
+// the weights of growing members.
 func sameSlowStart(a, b *Membership) bool {
 	grows := false
 	return a.RingCode == b.RingCode && a.KeyID == b.KeyID && slices.EqualFunc(a.Members, b.Members, func(x, y MemberState) bool {
@@ -54,8 +57,8 @@ func sameSlowStart(a, b *Membership) bool {
 	}) && grows
 }
 
-// Former are the members of a history that are no members any more, each once, as they were last; ordered by the time they left, the
-// latest first. They may be former owners of flows.
+// Former returns the members in the history that are no longer members, each once, with their last
+// state; ordered by the time they left, latest first. They may be the previous owners of flows.
 func (s *EndpointState) Former() []MemberState {
 	known := make(map[uint16]bool, len(s.Members))
 	for i := range s.Members {

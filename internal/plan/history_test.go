@@ -12,7 +12,7 @@ import (
 	"github.com/shuntlb/shunt/internal/ring"
 )
 
-// build is the ring of a membership.
+// build returns the ring of a membership.
 func build(m Membership) []uint16 {
 	var seats []ring.Seat
 	for _, s := range m.Members {
@@ -23,7 +23,7 @@ func build(m Membership) []uint16 {
 	return new(ring.Builder).Walked(m.RingCode, seats)
 }
 
-// fold folds a history and the membership behind it.
+// fold folds a history and the current membership.
 func fold(history []Membership, now Membership) ring.Folded {
 	var rings [][]uint16
 	for _, m := range append(slices.Clip(history), now) {
@@ -32,15 +32,15 @@ func fold(history []Membership, now Membership) ring.Folded {
 	return ring.Fold(rings...)
 }
 
-// TestSlowStartsAreShortInHistory: after a slow start the history has two memberships more, and flows that began
-// between slow starts find their members as well as with every step of them.
+// TestSlowStartsAreShortInHistory: a slow start adds two memberships to the history, and flows that
+// began between slow starts find their members as well as with every step in it.
 func TestSlowStartsAreShortInHistory(t *testing.T) {
 	in := Input{KeyID: 1, Size: ring.SizeCode, Now: epoch, RepairWindow: 24 * time.Hour, SlowStart: 100 * time.Second}
 	for n := range 10 {
 		in.Wanted = append(in.Wanted, Wanted{Backend: backendN(n), Weight: 1})
 	}
 	st := EndpointState{Key: lb.EndpointKey{VIP: netip.MustParseAddr("203.0.113.10"), Protocol: lb.TCP, Port: 80}}
-	var all, settled []Membership // every one, and those between slow starts
+	var all, settled []Membership // all memberships, and those between slow starts
 	advance := func() {
 		next, err := Advance(st, in)
 		if err != nil {
@@ -65,7 +65,8 @@ func TestSlowStartsAreShortInHistory(t *testing.T) {
 	if len(all) != 30 {
 		t.Fatalf("%d memberships in all: the test expects ten steps for each", len(all))
 	}
-	// Flows that began while nobody grew, the long ones: how many slots' do not find their member.
+	// broken counts the slots whose flows, begun while no member grew (the long ones), do not find
+	// their member.
 	broken := func(f ring.Folded, began []Membership) (n int) {
 		for _, m := range began {
 			r := build(m)
@@ -91,8 +92,8 @@ func TestSlowStartsAreShortInHistory(t *testing.T) {
 	}
 }
 
-// TestHistoryIsForgottenInTime: by Due and Advance alone a change is remembered for the window, the generation stays, and the members that
-// left are former ones until then.
+// TestHistoryIsForgottenInTime: with Due and Advance alone a change stays in the history for the
+// window, the generation does not change, and the members that left are in Former until then.
 func TestHistoryIsForgottenInTime(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		window := time.Duration(rapid.IntRange(1, 86400).Draw(rt, "window")) * time.Second
@@ -129,8 +130,8 @@ func TestHistoryIsForgottenInTime(t *testing.T) {
 	})
 }
 
-// TestRepairIsOfWhatMoved: hosts get an endpoint only while something was displaced, with all who may have had it; memberships under another
-// key say nothing of slots under this one, but when the key was the last change.
+// TestRepairIsOfWhatMoved: hosts get repair data only while something was displaced, with all
+// possible owners. Memberships under another key are left out, unless the key was the last change.
 func TestRepairIsOfWhatMoved(t *testing.T) {
 	ep := &lb.Endpoint{Protocol: lb.TCP, Port: 80, RepairWindow: new(time.Hour)}
 	for n := range 3 {
@@ -179,7 +180,8 @@ func TestRepairIsOfWhatMoved(t *testing.T) {
 	}
 }
 
-// TestCookiesAreAlwaysRepaired: hosts know the way to all members of an endpoint whose packets name them, whether something was displaced or not.
+// TestCookiesAreAlwaysRepaired: hosts get all members of an endpoint whose packets name them,
+// whether or not something was displaced.
 func TestCookiesAreAlwaysRepaired(t *testing.T) {
 	vip := netip.MustParseAddr("203.0.113.10")
 	for _, c := range []struct {
@@ -210,8 +212,9 @@ func TestCookiesAreAlwaysRepaired(t *testing.T) {
 	}
 }
 
-// TestBindingsAreToldApart: a backend that changes its port leaves no binding behind that has the same tunnel, which its host would refuse
-// with the rest of the plan; with GUE the tunnel names the member, and all are bound. However often it changes, the present one is.
+// TestBindingsAreToldApart: a backend that changes its port leaves no binding with the same tunnel,
+// because its host would refuse it together with the plan. With GUE the tunnel names the member,
+// and all are bound. After any number of changes the current one is bound.
 func TestBindingsAreToldApart(t *testing.T) {
 	vip, host := netip.MustParseAddr("203.0.113.10"), netip.MustParseAddr("10.20.1.1")
 	dip := netip.MustParseAddr("10.20.1.11")
@@ -237,7 +240,8 @@ func TestBindingsAreToldApart(t *testing.T) {
 	}
 }
 
-// TestTheDeadLeaveAsDead: a backend that muxes call dead, or that is down, is taken out. Hosts send nothing on to it; to one that left alive they do.
+// TestTheDeadLeaveAsDead: hosts do not forward to a removed backend that muxes reported dead or
+// that was down; they do to one that left alive.
 func TestTheDeadLeaveAsDead(t *testing.T) {
 	host := netip.MustParseAddr("10.20.1.1")
 	for name, c := range map[string]struct {
@@ -271,7 +275,7 @@ func TestTheDeadLeaveAsDead(t *testing.T) {
 		if st, err = Advance(st, in); err != nil {
 			t.Fatal(err)
 		}
-		// What comes later takes nothing of that back.
+		// Later changes do not revert that.
 		in.Wanted[0].Weight = 2
 		if st, err = Advance(st, in); err != nil {
 			t.Fatal(err)

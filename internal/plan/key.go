@@ -10,15 +10,16 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// NodeItem is the key of the one item that tells a node about itself.
+// NodeItem is the key of the item that describes the node itself.
 const NodeItem = "node"
 
-// FormatKey writes an endpoint's key as "vni/vip/protocol/ports": the ports are "80", "8000-8100" or "*".
+// FormatKey returns an endpoint's key as "vni/vip/protocol/ports"; ports is "80", "8000-8100" or
+// "*".
 func FormatKey(k lb.EndpointKey) string {
 	return fmt.Sprintf("%d/%s/%s/%s", k.VNI, k.VIP, k.Protocol, lb.PortsText(k.Port, k.PortEnd))
 }
 
-// ParseKey reads what FormatKey writes.
+// ParseKey parses the output of FormatKey.
 func ParseKey(s string) (lb.EndpointKey, error) {
 	bad := fmt.Errorf("endpoint key: %q: must be VNI/VIP/PROTOCOL/PORTS", s)
 	parts := strings.Split(s, "/")
@@ -35,15 +36,17 @@ func ParseKey(s string) (lb.EndpointKey, error) {
 	return lb.EndpointKey{VNI: uint32(vni), VIP: vip, Protocol: protocol, Port: port, PortEnd: end}, nil
 }
 
-// EndpointItem is the item key "endpoint/vni/vip/protocol/ports".
+// EndpointItem returns the item key "endpoint/vni/vip/protocol/ports".
 func EndpointItem(k lb.EndpointKey) string { return "endpoint/" + FormatKey(k) }
 
-// BindingItem is the item key "binding/vni/outer/vip/protocol/ports/member": members may share an outer destination.
+// BindingItem returns the item key "binding/vni/outer/vip/protocol/ports/member", with the member
+// because members may share an outer destination.
 func BindingItem(k lb.EndpointKey, outer netip.Addr, member uint16) string {
 	return fmt.Sprintf("binding/%d/%s/%s/%s/%s/%d", k.VNI, outer, k.VIP, k.Protocol, lb.PortsText(k.Port, k.PortEnd), member)
 }
 
-// TunnelMember is what the tunnel names the member by, beside its outer destination: the id with GUE, NoMember with IPIP.
+// TunnelMember returns the member id that the tunnel carries in addition to the outer destination:
+// the id with GUE, NoMember with IPIP.
 func (b *Binding) TunnelMember() uint16 {
 	if b.Encap == lb.EncapGUE {
 		return b.Member
@@ -51,7 +54,7 @@ func (b *Binding) TunnelMember() uint16 {
 	return NoMember
 }
 
-// tunnelName is all that a packet's tunnel says of its member, of those of one endpoint.
+// tunnelName is everything in a packet's tunnel that identifies the member of an endpoint.
 type tunnelName struct {
 	outer  netip.Addr
 	member uint16
@@ -59,25 +62,25 @@ type tunnelName struct {
 
 func (b *Binding) tunnelName() tunnelName { return tunnelName{b.Outer, b.TunnelMember()} }
 
-// RepairPrefix begins the keys of repair items.
+// RepairPrefix is the prefix of the keys of repair items.
 const RepairPrefix = "repair/"
 
-// RepairItem is the item key "repair/vni/vip/protocol/ports".
+// RepairItem returns the item key "repair/vni/vip/protocol/ports".
 func RepairItem(k lb.EndpointKey) string { return RepairPrefix + FormatKey(k) }
 
-// CookiesItem is the item key "cookies/vni/vip".
+// CookiesItem returns the item key "cookies/vni/vip".
 func CookiesItem(vni uint32, vip netip.Addr) string { return fmt.Sprintf("cookies/%d/%s", vni, vip) }
 
-// CIDsItem is the item key "cids/vni/vip".
+// CIDsItem returns the item key "cids/vni/vip".
 func CIDsItem(vni uint32, vip netip.Addr) string { return fmt.Sprintf("cids/%d/%s", vni, vip) }
 
-// ServiceItem is the item key "service/name".
+// ServiceItem returns the item key "service/name".
 func ServiceItem(name string) string { return "service/" + name }
 
-// SourcesItem is the item key "sources/policy".
+// SourcesItem returns the item key "sources/policy".
 func SourcesItem(policy string) string { return "sources/" + policy }
 
-// KeyItem is the item key "key/id".
+// KeyItem returns the item key "key/id".
 func KeyItem(id uint32) string { return fmt.Sprintf("key/%d", id) }
 
 // CompareKeys orders endpoints by VNI, VIP, protocol, ports.

@@ -7,7 +7,8 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// CIDsOf are the keys of the connection ids of a key's VIP, nil where there are none; the list is ordered by VIP.
+// CIDsOf returns the connection id keys of a key's VIP, or nil if there are none; list is ordered
+// by VIP.
 func CIDsOf(list []CIDKeys, key lb.EndpointKey) []CIDKey {
 	at, found := slices.BinarySearchFunc(list, key, func(k CIDKeys, key lb.EndpointKey) int {
 		return CompareCIDs(k, CIDKeys{VNI: key.VNI, VIP: key.VIP})
@@ -18,7 +19,8 @@ func CIDsOf(list []CIDKeys, key lb.EndpointKey) []CIDKey {
 	return list[at].Keys
 }
 
-// OtherCIDs are the VIPs whose live keys of connection ids are not the same in two lists ordered by VIP; which of them servers use is no matter.
+// OtherCIDs returns the VIPs whose live connection id keys differ between two lists ordered by VIP.
+// It ignores which of them servers use.
 func OtherCIDs(before, after []CIDKeys) (out []netip.Addr) {
 	if SameSlice(before, after) {
 		return nil
@@ -34,7 +36,8 @@ func OtherCIDs(before, after []CIDKeys) (out []netip.Addr) {
 	return out
 }
 
-// CookiesOf are the keys of the cookies of a key's VIP, zero where there are none; the list is ordered by VIP.
+// CookiesOf returns the cookie keys of a key's VIP, or zero if there are none; list is ordered by
+// VIP.
 func CookiesOf(list []CookieKeys, key lb.EndpointKey) CookieKeys {
 	at, found := slices.BinarySearchFunc(list, key, func(k CookieKeys, key lb.EndpointKey) int {
 		return CompareCookies(k, CookieKeys{VNI: key.VNI, VIP: key.VIP})
@@ -45,8 +48,9 @@ func CookiesOf(list []CookieKeys, key lb.EndpointKey) CookieKeys {
 	return list[at]
 }
 
-// OtherCookies are the VIPs whose live keys of cookies are not the same in two lists ordered by VIP; which of them hosts stamp with is no matter, but
-// minted says of which VIPs muxes stamp with it.
+// OtherCookies returns the VIPs whose live cookie keys differ between two lists ordered by VIP. The
+// key that cookies are stamped with counts only for VIPs for which minted returns true: those that
+// muxes stamp for.
 func OtherCookies(before, after []CookieKeys, minted func(vip netip.Addr) bool) (out []netip.Addr) {
 	if SameSlice(before, after) {
 		return nil

@@ -9,44 +9,47 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// KeyPurpose is what keys are for.
+// KeyPurpose is the use of keys.
 type KeyPurpose string
 
-// KeysOfCookies are of one VIP, KeysOfCIDs (QUIC connection ids) of one service: a server cannot tell by which of the service's VIPs a connection
-// came.
+// KeysOfCookies belong to one VIP. KeysOfCIDs (QUIC connection ids) belong to one service, because
+// a server cannot see by which of the service's VIPs a connection came.
 const (
 	KeysOfCookies KeyPurpose = "cookie"
 	KeysOfCIDs    KeyPurpose = "cid"
 )
 
-// KeyPhase is how far a change of keys is. Each phase but the last two ends when all nodes that it is about obey the plan that it began with:
-// at every moment a mux that serves a VIP reads what any host may stamp (design section 9.7).
+// KeyPhase is the progress of a key change. Each phase except the last two ends when all its nodes
+// applied the plan that it began with. At every moment a mux that serves a VIP reads every stamp
+// that a host may make (design section 9.7).
 type KeyPhase string
 
 const (
-	// KeysSpread: muxes get the new key, which nobody uses yet.
+	// KeysSpread: muxes get the new key, which is not in use yet.
 	KeysSpread KeyPhase = "spread"
-	// KeysReturn: a scope needs its keys again after it did not. Muxes get all of them; hosts have none.
+	// KeysReturn: a scope needs its keys again after a time without need. Muxes get all of them;
+	// hosts have none.
 	KeysReturn KeyPhase = "return"
-	// KeysSwitch: hosts get it, and stamp with it.
+	// KeysSwitch: hosts get the key and stamp with it.
 	KeysSwitch KeyPhase = "switch"
-	// KeysRest: all hosts stamp with it; what was stamped with the one before is still read, for connections that are silent.
+	// KeysRest: all hosts stamp with the new key; stamps of the previous key are still read, for
+	// silent connections.
 	KeysRest KeyPhase = "rest"
 	// KeysSteady: there is one key.
 	KeysSteady KeyPhase = "steady"
 )
 
-// KeyPhases are all phases, in the order in which keys are in them.
+// KeyPhases lists all phases in the order in which keys pass through them.
 var KeyPhases = []KeyPhase{KeysSpread, KeysReturn, KeysSwitch, KeysRest, KeysSteady}
 
-// KeySet are the live keys of a purpose and scope.
+// KeySet holds the live keys of a purpose and scope.
 type KeySet struct {
-	// Keys are one or two, ordered by epoch, the second being the epoch after the first.
+	// Keys has one or two keys, ordered by epoch; the second has the next epoch.
 	Keys  []SetKey
 	Phase KeyPhase
 	// Since is when the phase began.
 	Since time.Time
-	// Service has the VIP, or is the scope itself. Keys do not pass from one to another.
+	// Service has the VIP, or is the scope itself. Keys are not handed from one service to another.
 	Service string
 }
 
@@ -55,24 +58,26 @@ type SetKey struct {
 	Epoch uint32 // from 1
 	Key   [16]byte
 	Made  time.Time
-	// Shuffled: cookies name members by shuffled ids under it (cookie.SecretOf). False of connection ids, and of keys that builds before this field made.
+	// Shuffled: cookies name members by shuffled ids under this key (cookie.SecretOf). False for
+	// connection ids, and for keys of builds before this field.
 	Shuffled bool
 }
 
-// NewKeySet has its first key on the way to muxes.
+// NewKeySet returns a set whose first key is being sent to muxes.
 func NewKeySet(service string, first SetKey) KeySet {
 	return KeySet{Keys: []SetKey{first}, Phase: KeysSpread, Since: first.Made, Service: service}
 }
 
-// newest is the key that was made last.
+// newest returns the last key.
 func (k *KeySet) newest() SetKey { return k.Keys[len(k.Keys)-1] }
 
-// Again are the keys of a scope that needs them after it did not. All are kept: a host that did not hear of that may have stamped with any.
+// Again returns the keys of a scope that needs them again. It keeps all, because a host that did
+// not receive the change may have stamped with any.
 func (k *KeySet) Again(now time.Time) KeySet {
 	return KeySet{Keys: k.Keys, Phase: KeysReturn, Since: now, Service: k.Service}
 }
 
-// Mint is the epoch that is used for what is new.
+// Mint returns the epoch for new stamps.
 func (k *KeySet) Mint() uint32 {
 	if k.Phase == KeysSpread {
 		return k.Keys[0].Epoch
@@ -80,7 +85,7 @@ func (k *KeySet) Mint() uint32 {
 	return k.newest().Epoch
 }
 
-// OfHosts are the keys that hosts have; none while muxes get the first, or all of them again.
+// OfHosts returns the keys that hosts have; none while muxes get the first key, or all keys again.
 func (k *KeySet) OfHosts() []SetKey {
 	switch k.Phase {
 	case KeysSpread:
@@ -91,11 +96,11 @@ func (k *KeySet) OfHosts() []SetKey {
 	return k.Keys
 }
 
-// Waits tells whether the phase waits for nodes.
+// Waits reports whether the phase waits for nodes.
 func (k *KeySet) Waits() bool { return k.Phase != KeysRest && k.Phase != KeysSteady }
 
-// Rotate begins to replace the key. It says why not when it must not begin: rest is how long a key is read after hosts ceased to use it;
-// shuffled is SetKey.Shuffled of the new one.
+// Rotate begins the replacement of the key. wrong is the reason when it must not begin. rest is how
+// long a key is read after hosts stop using it; shuffled is SetKey.Shuffled of the new key.
 func (k *KeySet) Rotate(key [16]byte, shuffled bool, now time.Time, rest time.Duration) (next KeySet, wrong string) {
 	switch next = *k; {
 	case k.Phase == KeysRest && now.Sub(k.Since) >= rest:
@@ -112,7 +117,8 @@ func (k *KeySet) Rotate(key [16]byte, shuffled bool, now time.Time, rest time.Du
 	return next, ""
 }
 
-// Step is the next phase, if the present one is over: acked tells whether all nodes that it is about obey it.
+// Step returns the next phase if the current one is over. acked reports whether all nodes of the
+// phase applied it.
 func (k *KeySet) Step(now time.Time, acked bool, rest time.Duration) (next KeySet, over bool) {
 	next = *k
 	next.Since = now
@@ -131,7 +137,8 @@ func (k *KeySet) Step(now time.Time, acked bool, rest time.Duration) (next KeySe
 	return next, true
 }
 
-// Due is when the next step or the next rotation is due by time; zero when nodes decide. With lifetime 0 nothing is rotated by age.
+// Due returns when the next step or rotation is due by time; zero when it depends on nodes. With
+// lifetime 0 keys are not rotated by age.
 func (k *KeySet) Due(rest, lifetime time.Duration) time.Time {
 	switch {
 	case k.Phase == KeysRest:
@@ -142,7 +149,7 @@ func (k *KeySet) Due(rest, lifetime time.Duration) time.Time {
 	return time.Time{}
 }
 
-// Needs tells whether a service has endpoints with keys of the purpose.
+// Needs reports whether a service has endpoints with keys of the purpose.
 func (p KeyPurpose) Needs(s *lb.Service) bool {
 	for i := range s.Endpoints {
 		if p.needs(&s.Endpoints[i]) {
@@ -159,7 +166,8 @@ func (p KeyPurpose) needs(e *lb.Endpoint) bool {
 	return e.StampsTCP()
 }
 
-// Fade reports whether a VIP of a service has endpoints that have keys of the purpose no more, whose connections still carry what was made with them.
+// Fade reports whether a VIP of a service has endpoints that no longer have keys of the purpose but
+// whose connections still carry cookies or ids made with them.
 func (p KeyPurpose) Fade(s *lb.Service, vip netip.Addr, states map[lb.EndpointKey]EndpointState) (fade bool) {
 	EachEndpoint(s, func(key lb.EndpointKey, ep *lb.Endpoint) {
 		if st, known := states[key]; known && key.VIP == vip {
@@ -179,12 +187,13 @@ func (p KeyPurpose) fades(ep *lb.Endpoint, st *EndpointState) bool {
 	return st.QUIC == nil
 }
 
-// CookieKeys are the keys of the cookies of a VIP's endpoints: all that are live, so that what was stamped with any of them can be read.
+// CookieKeys holds all live cookie keys of a VIP's endpoints, so that stamps of any of them can be
+// read.
 type CookieKeys struct {
 	VNI  uint32
 	VIP  netip.Addr
-	Keys []CookieKey // one or two, ordered by epoch; no two have one id
-	// Mint is the epoch whose key cookies are stamped with; it is among Keys.
+	Keys []CookieKey // one or two, ordered by epoch, with different ids
+	// Mint is the epoch of the key for new cookies; it is in Keys.
 	Mint uint32
 }
 
@@ -195,15 +204,15 @@ type CookieKey struct {
 	Shuffled bool
 }
 
-// ID is the bit of a cookie that names its key.
+// ID returns the bit of a cookie that names its key.
 func (k *CookieKey) ID() uint8 { return uint8(k.Epoch & 1) }
 
-// CIDKeys are the keys of the connection ids that a VIP's QUIC servers make: all that are live.
+// CIDKeys holds all live keys of the connection ids that a VIP's QUIC servers make.
 type CIDKeys struct {
 	VNI  uint32
 	VIP  netip.Addr
-	Keys []CIDKey // one or two, ordered by epoch; no two have one configuration id
-	// Mint is the epoch whose key servers make new ids with; it is among Keys.
+	Keys []CIDKey // one or two, ordered by epoch, with different configuration ids
+	// Mint is the epoch of the key for new ids; it is in Keys.
 	Mint uint32
 }
 
@@ -213,17 +222,17 @@ type CIDKey struct {
 	Key   [16]byte
 }
 
-// CIDConfigs is how many configuration ids there are: three bits of a connection id's first octet, but for 7, which stands for ids that
-// no mux can read (section 3.1 of the draft).
+// CIDConfigs is the number of configuration ids: three bits of a connection id's first octet,
+// without 7, which marks ids that no mux can read (section 3.1 of the draft).
 const CIDConfigs = 7
 
-// ConfigID is the configuration id that names the key.
+// ConfigID returns the configuration id that names the key.
 func (k *CIDKey) ConfigID() uint8 { return uint8(k.Epoch % CIDConfigs) }
 
-// MuxCookies are the keys of a VIP as muxes need them.
+// MuxCookies returns the keys of a VIP for muxes.
 func (k *KeySet) MuxCookies(vip netip.Addr) CookieKeys { return cookieKeys(vip, k.Keys, k.Mint()) }
 
-// HostCookies are the keys of a VIP as hosts need them; false: they have none yet.
+// HostCookies returns the keys of a VIP for hosts; false: they have none yet.
 func (k *KeySet) HostCookies(vip netip.Addr) (CookieKeys, bool) {
 	return cookieKeys(vip, k.OfHosts(), k.Mint()), len(k.OfHosts()) > 0
 }
@@ -236,7 +245,7 @@ func cookieKeys(vip netip.Addr, keys []SetKey, mint uint32) CookieKeys {
 	return out
 }
 
-// CIDs are the keys of a VIP as muxes need them.
+// CIDs returns the keys of a VIP for muxes.
 func (k *KeySet) CIDs(vip netip.Addr) CIDKeys {
 	out := CIDKeys{VIP: vip, Mint: k.Mint()}
 	for _, s := range k.Keys {

@@ -13,14 +13,15 @@ import (
 
 const keyRest = 24 * time.Hour
 
-// TestKeySetKeepsItsPromise takes random steps of a set beside muxes and hosts that obey each phase at any moment after it began, but before
-// the next: whatever a host stamps with, every mux reads; two live keys never have one name in packets; and the bytes of a key never change.
+// TestKeySetKeepsItsPromise takes random steps of a key set. Muxes and hosts apply each phase at
+// any moment after it began and before the next. Every mux must read each stamp of any host, two
+// live keys must never have the same id in packets, and the bytes of a key must never change.
 func TestKeySetKeepsItsPromise(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		now := epoch
 		set := NewKeySet("web", SetKey{Epoch: 1, Key: [16]byte{1}, Made: now})
 		bytes := map[uint32][16]byte{1: {1}}
-		muxes, hosts := make([]KeySet, 3), make([]KeySet, 3) // what they obey
+		muxes, hosts := make([]KeySet, 3), make([]KeySet, 3) // the sets they applied
 		behind := func() (some bool) {
 			for _, nodes := range [][]KeySet{muxes, hosts} {
 				for _, n := range nodes {
@@ -58,7 +59,8 @@ func TestKeySetKeepsItsPromise(t *testing.T) {
 				if want := set.Phase == KeysSteady || set.Phase == KeysRest && now.Sub(set.Since) >= keyRest; want != (wrong == "") {
 					rt.Fatalf("rotation in phase %s, %s old: %q", set.Phase, now.Sub(set.Since), wrong)
 				}
-				// The duty has all nodes obey the rest before what comes next: it lasts a day.
+				// The controller waits until all nodes applied the rest phase before the next one
+				// begins, because rest lasts a day.
 				if wrong == "" && !behind() {
 					set = next
 					bytes[set.Mint()+1] = key
@@ -109,7 +111,7 @@ func checkKeys(rt *rapid.T, set *KeySet, bytes map[uint32][16]byte) {
 	}
 }
 
-// TestKeyPhases is one life of keys, as docs/ops/keys.md tells it.
+// TestKeyPhases follows one life of keys, as docs/ops/keys.md describes it.
 func TestKeyPhases(t *testing.T) {
 	at := epoch
 	set := NewKeySet("web", SetKey{Epoch: 1, Key: [16]byte{1}, Made: at})
@@ -165,7 +167,7 @@ func TestKeyPhases(t *testing.T) {
 	expect(KeysSteady, 1, 1, 2)
 }
 
-// TestWhoNeedsKeys: cookies in TCP, and connection ids that are encrypted.
+// TestWhoNeedsKeys: cookies in TCP and encrypted connection ids need keys.
 func TestWhoNeedsKeys(t *testing.T) {
 	for _, c := range []struct {
 		ep           lb.Endpoint

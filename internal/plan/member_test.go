@@ -17,7 +17,7 @@ import (
 
 var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// eightPerMember is a size code that grows with the members.
+// eightPerMember returns a size code that grows with the number of members.
 func eightPerMember(w []uint16, _ uint8) uint8 { return uint8(3 + len(w)/4) }
 
 func backendN(n int) lb.BackendKey {
@@ -33,7 +33,7 @@ func wantedOf(rt *rapid.T) []Wanted {
 	return out
 }
 
-// useLog is the naive oracle: who used which id, and until when.
+// useLog is the naive oracle: the last backend of each id, and the end of its use.
 type useLog map[uint16]struct {
 	backend lb.BackendKey
 	until   time.Time // the last moment of use
@@ -127,7 +127,8 @@ func anyRecent(used useLog, now time.Time) bool {
 	return false
 }
 
-// TestAdvanceWithFewIDs: what carries its member in packets has few ids, and an endpoint that gave larger ones away cannot become one.
+// TestAdvanceWithFewIDs: an endpoint that carries the member in packets has few ids, and an
+// endpoint that assigned larger ids cannot become one.
 func TestAdvanceWithFewIDs(t *testing.T) {
 	all := make([]Wanted, lb.MaxCookieMembers+1)
 	for i := range all {

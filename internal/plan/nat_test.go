@@ -7,7 +7,8 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// TestTranslatedEndpoints: with path nat packets go to the servers themselves, whatever machines they are on, without a tunnel and without hosts.
+// TestTranslatedEndpoints: with path nat, packets go directly to the servers, whichever machine
+// they run on, without a tunnel and without hosts.
 func TestTranslatedEndpoints(t *testing.T) {
 	vip, dip, host := netip.MustParseAddr("203.0.113.10"), netip.MustParseAddr("10.20.1.11"), netip.MustParseAddr("2001:db8:20::1")
 	other := netip.MustParseAddr("10.20.2.11")

@@ -24,7 +24,8 @@ func (p *Plan) OutboundVIPs() map[netip.Addr]bool {
 	return out
 }
 
-// HasVIP tells whether a plan has a VIP: by an endpoint, or as one of outbound, its OutboundVIPs. Endpoints are ordered.
+// HasVIP reports whether a plan has the VIP, by an endpoint or in outbound, its OutboundVIPs.
+// endpoints must be ordered.
 func HasVIP(endpoints []Endpoint, outbound map[netip.Addr]bool, vip netip.Addr) bool {
 	return outbound[vip] || len(OfVIP(endpoints, lb.EndpointKey{VIP: vip})) > 0
 }

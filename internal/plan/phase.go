@@ -6,22 +6,24 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// slowSteps are the weights of a slow start: 10 %, 20 %, … of the member's own.
+// slowSteps is the number of steps of a slow start: 10 %, 20 %, … of the member's own weight.
 const slowSteps = 10
 
-// Heard is what all connected muxes together say of a member.
+// Heard is the combined health of a member in the reports of all connected muxes.
 type Heard struct {
 	Health Hearsay
-	// Since is when a dead one died. Of a live one it is when it came back, zero when it was never heard to be dead.
+	// Since is the time when a dead member died. For a live one it is the time of its return, or
+	// zero if it was never reported dead.
 	Since time.Time
-	// Fresh: that it came back was not taken into account yet. It begins a slow start once.
+	// Fresh reports that its return has not been applied yet. A return begins a slow start once.
 	Fresh bool
 }
 
-// Hearsay is the sum of opinions.
+// Hearsay is the combined health in the muxes' reports.
 type Hearsay uint8
 
-// HeardAlive: one mux at least calls it alive. HeardDead: one at least calls it dead, and none alive.
+// HeardAlive: at least one mux reports it alive. HeardDead: at least one reports it dead, and none
+// alive.
 const (
 	HeardNothing Hearsay = iota
 	HeardAlive
@@ -35,8 +37,9 @@ func (in *Input) heard(id uint16) Heard {
 	return in.Heard(id)
 }
 
-// staying are the wanted backends that have a place: a backend that drains and is no member needs none, and a member
-// loses its own when it drained for DrainTimeout. Without DrainTimeout all have one.
+// staying returns the wanted backends that are to be members. A draining backend that is not a
+// member does not become one, and a member leaves after draining for DrainTimeout. Without
+// DrainTimeout all stay.
 func (in *Input) staying(prev EndpointState) []Wanted {
 	if in.DrainTimeout == 0 {
 		return in.Wanted
@@ -56,8 +59,8 @@ func (in *Input) staying(prev EndpointState) []Wanted {
 	return out
 }
 
-// phase fills in what time does to members: since when they drain or grow, and who is down. next have their wanted
-// weights; prev are those of the state before.
+// phase sets the fields that change with time: the begin of draining and warming, and Down. next
+// have their wanted weights; prev are those of the previous state.
 func (in *Input) phase(prev, next []MemberState) {
 	before := make(map[uint16]*MemberState, len(prev))
 	for i := range prev {
@@ -75,7 +78,8 @@ func (in *Input) phase(prev, next []MemberState) {
 	in.bake(before, next)
 }
 
-// fall notes who is dead, and who was within the window of repair. Of one that nobody speaks of it stays as it was.
+// fall records which members are dead, and which were dead within the repair window. A member
+// without reports keeps its record.
 func (in *Input) fall(prev, next []MemberState) {
 	if !in.Revives || in.RepairWindow == 0 {
 		return
@@ -101,7 +105,7 @@ func (in *Input) fall(prev, next []MemberState) {
 	}
 }
 
-// settles is when it is forgotten that a member was dead.
+// settles returns the time at which the record of a member's death expires.
 func (in *Input) settles(m *MemberState) time.Time { return m.Revived.Add(in.RepairWindow) }
 
 func (in *Input) drainingSince(m, old *MemberState) time.Time {
@@ -114,8 +118,8 @@ func (in *Input) drainingSince(m, old *MemberState) time.Time {
 	return in.Now
 }
 
-// began is when the member began to take flows afresh: now for a new one and one that does not drain any more, when it
-// came back for one that was dead; zero for others.
+// began returns the time when the member began to take flows again: now for a new one and one that
+// stopped draining, the time of its return for one that was dead, and zero for others.
 func (in *Input) began(m, old *MemberState) time.Time {
 	if old == nil || old.Weight == 0 {
 		return in.Now
@@ -129,7 +133,8 @@ func (in *Input) began(m, old *MemberState) time.Time {
 	return time.Time{}
 }
 
-// grown tells whether the member takes its full share for some time already, so that others can grow beside it.
+// grown reports whether the member has had its full share long enough that others can grow relative
+// to it.
 func (in *Input) grown(m, old *MemberState) bool {
 	if m.Weight == 0 || old == nil || old.Weight == 0 || old.Down || !old.Warming.IsZero() {
 		return false
@@ -138,13 +143,14 @@ func (in *Input) grown(m, old *MemberState) bool {
 	return h.Health == HeardNothing || h.Health == HeardAlive && !in.grows(h.Since)
 }
 
-// grows tells whether a member that returned at that time is not grown yet. It may have returned after Now was looked at.
+// grows reports whether a member that returned at since is still in its slow start. It may have
+// returned after Now was read.
 func (in *Input) grows(since time.Time) bool {
 	return in.SlowStart > 0 && !since.IsZero() && in.Now.Sub(since) < in.SlowStart
 }
 
-// warmingSince is when the member began to grow. It begins when it returns while another one is grown: where all
-// would grow, none has to.
+// warmingSince returns the time when the member's slow start began, or zero. A slow start begins
+// only if another member has its full share, because it has no effect when all members grow.
 func (in *Input) warmingSince(m, old *MemberState, grown bool) time.Time {
 	if m.Weight == 0 {
 		return time.Time{}
@@ -162,8 +168,9 @@ func (in *Input) warmingSince(m, old *MemberState, grown bool) time.Time {
 	return since
 }
 
-// bake decides who is down: who was dead for DownAfter, and stays down until a mux calls it alive. When that leaves
-// nobody to bake onto, those that nobody calls dead any more are up again; when nobody is left even so, none is down.
+// bake sets Down: a member goes down after it was dead for DownAfter, and stays down until a mux
+// reports it alive. If that leaves no live member, those that no mux reports dead any more come up
+// again; if still none is live, no member is down.
 func (in *Input) bake(before map[uint16]*MemberState, next []MemberState) {
 	if in.markDown(next, before) || in.markDown(next, nil) {
 		return
@@ -173,8 +180,8 @@ func (in *Input) bake(before map[uint16]*MemberState, next []MemberState) {
 	}
 }
 
-// markDown sets who is down, where before holds those whose being down counts although nobody speaks of them. It tells
-// whether a live member is left.
+// markDown sets Down; members in before that are down stay down without reports. It reports whether
+// a live member is left.
 func (in *Input) markDown(next []MemberState, before map[uint16]*MemberState) (live bool) {
 	for i := range next {
 		m := &next[i]
@@ -188,13 +195,13 @@ func (in *Input) markDown(next []MemberState, before map[uint16]*MemberState) (l
 	return live
 }
 
-// dead tells whether a member was dead for so long that it is baked in.
+// dead reports whether a member was dead long enough to be removed from the ring.
 func (in *Input) dead(h Heard) bool {
 	return in.DownAfter > 0 && h.Health == HeardDead && in.Now.Sub(h.Since) >= in.DownAfter
 }
 
-// scale turns wanted weights into those of the ring: ten times as large while a member grows, so that its steps are
-// whole. Equal shares give an equal ring.
+// scale converts wanted weights to ring weights: ten times as large while any member grows, so that
+// the steps are integers. Equal shares give an equal ring.
 func scale(members []MemberState, slowStart time.Duration, now time.Time) {
 	warm := false
 	for _, m := range members {
@@ -213,13 +220,14 @@ func scale(members []MemberState, slowStart time.Duration, now time.Time) {
 	}
 }
 
-// slowStep is the tenth of its weight that a member has: at least one, and below ten until the end.
+// slowStep returns the tenths of its weight that a member has: at least one, and below ten until
+// the end.
 func slowStep(grown, slowStart time.Duration) int {
 	return min(max(int(slowSteps*grown/slowStart), 1), slowSteps-1)
 }
 
-// Due is the next time at which Advance changes the state although nothing else does; zero when there is none. It may
-// be early, never late.
+// Due returns the next time at which Advance changes the state without other input; zero if there
+// is none. It may be early, never late.
 func Due(st *EndpointState, in Input) time.Time {
 	var due time.Time
 	at := func(t time.Time) {
@@ -236,7 +244,7 @@ func Due(st *EndpointState, in Input) time.Time {
 		m := &st.Members[i]
 		if !m.Warming.IsZero() {
 			for step := range slowSteps {
-				// Rounded up: a step is reached when the division says so.
+				// Rounded up, because a step is reached only when the integer division yields it.
 				at(m.Warming.Add((in.SlowStart*time.Duration(step+1) + slowSteps - 1) / slowSteps))
 			}
 		}

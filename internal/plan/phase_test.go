@@ -12,15 +12,15 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// life is an endpoint whose backends come, go, drain, die and come back.
+// life is an endpoint whose backends are added, removed, drained, die and return.
 type life struct {
 	in     Input
 	st     EndpointState
 	wanted map[lb.BackendKey]Wanted
 	heard  map[uint16]Heard
-	// naive oracle: since when backends drain and are dead, as seen at every step.
+	// naive oracle: the begin of drains and deaths, as observed at every step
 	draining map[lb.BackendKey]time.Time
-	// full are the wanted weights of the step before.
+	// full holds the wanted weights of the previous step.
 	full map[lb.BackendKey]uint16
 }
 
@@ -40,7 +40,7 @@ func newLife(rt *rapid.T) *life {
 	return l
 }
 
-// happen changes a backend, or what is heard of a member.
+// happen changes a backend, or the reports about a member.
 func (l *life) happen(rt *rapid.T) {
 	b := backendN(rapid.IntRange(0, 4).Draw(rt, "backend"))
 	switch rapid.IntRange(0, 5).Draw(rt, "event") {
@@ -101,7 +101,7 @@ func TestPhases(t *testing.T) {
 	})
 }
 
-// checkDrains compares with the oracle: who drains is a member until its time is over.
+// checkDrains compares with the oracle: a draining backend is a member until its time is over.
 func (l *life) checkDrains(rt *rapid.T, prev EndpointState) {
 	for b, w := range l.wanted {
 		i := slices.IndexFunc(l.st.Members, func(m MemberState) bool { return m.Backend == b })
@@ -150,7 +150,7 @@ func (l *life) checkDown(rt *rapid.T, prev EndpointState) {
 	}
 	live := anyLive()
 	if !live {
-		clear(was) // who is silent is up again rather than nobody
+		clear(was) // silent members come up again if no other is left
 		live = anyLive()
 	}
 	for _, m := range l.st.Members {
@@ -161,8 +161,8 @@ func (l *life) checkDown(rt *rapid.T, prev EndpointState) {
 	}
 }
 
-// checkWeights: a member that does not grow has its whole weight, one that grows less of it, and never less than before
-// unless it began afresh.
+// checkWeights: a member that does not grow has its full weight, a growing one less, and never less
+// than before unless it began again.
 func (l *life) checkWeights(rt *rapid.T, prev EndpointState) {
 	full := map[lb.BackendKey]uint16{}
 	for b, w := range l.wanted {
@@ -208,7 +208,7 @@ func (l *life) checkWeights(rt *rapid.T, prev EndpointState) {
 	}
 }
 
-// checkDue: before the due time nothing changes, and it comes in time.
+// checkDue: nothing changes before the due time, and the due time is not late.
 func (l *life) checkDue(rt *rapid.T) {
 	now := l.in.Now
 	due := Due(&l.st, l.in)
@@ -273,7 +273,8 @@ func TestHistoryOfManyMembers(t *testing.T) {
 	}
 }
 
-// TestMemberThatReturnsLaterThanNow: muxes are heard while a step is taken. One without a slow start takes its whole weight.
+// TestMemberThatReturnsLaterThanNow: reports arrive during a step. A member without slow start gets
+// its full weight.
 func TestMemberThatReturnsLaterThanNow(t *testing.T) {
 	in := Input{KeyID: 1, Size: eightPerMember, Now: epoch, Wanted: []Wanted{{backendN(0), 1, false}, {backendN(1), 1, false}}}
 	st, err := Advance(EndpointState{Key: lb.EndpointKey{VIP: netip.MustParseAddr("203.0.113.10"), Protocol: lb.TCP, Port: 80}}, in)

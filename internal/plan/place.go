@@ -8,33 +8,33 @@ import (
 	"github.com/shuntlb/shunt/internal/place"
 )
 
-// Place is where a VIP is. Names are ordered, and none is in both lists.
+// Place holds the muxes of a VIP. Names are ordered, and none is in both lists.
 type Place struct {
 	Muxes []string
-	// Leaving are muxes that still serve the VIP until those that are new do.
+	// Leaving are muxes that serve the VIP until the new ones do.
 	Leaving []string
 }
 
-// Equal compares two places.
+// Equal reports whether two places are equal.
 func (p Place) Equal(o Place) bool {
 	return slices.Equal(p.Muxes, o.Muxes) && slices.Equal(p.Leaving, o.Leaving)
 }
 
-// All are the muxes that serve the VIP, ordered.
+// All returns the muxes that serve the VIP, ordered.
 func (p Place) All() []string {
 	all := slices.Concat(p.Muxes, p.Leaving)
 	slices.Sort(all)
 	return all
 }
 
-// VIPOf is the VIP of an endpoint.
+// VIPOf returns the VIP of an endpoint.
 func VIPOf(key lb.EndpointKey) place.Key { return place.Key{VNI: key.VNI, VIP: key.VIP} }
 
-// VIPKey is the key of a service's VIP (the underlay).
+// VIPKey returns the key of a service's VIP (the underlay).
 func VIPKey(vip netip.Addr) place.Key { return place.Key{VIP: vip} }
 
-// Where says which muxes serve a VIP of the service: every one when none are asked for, and as long as it was not
-// decided which; else those of its place, ordered.
+// Where returns the muxes that serve a VIP of the service, ordered. every is true if all muxes
+// serve it: when the service sets no number of muxes, and until the VIP is placed.
 func (s *State) Where(svc *lb.Service, vip place.Key) (muxes []string, every bool) {
 	p, decided := s.Places[vip]
 	if !decided || lb.Effective(svc, s.Policies).Placement.Replicas == 0 {
@@ -43,7 +43,7 @@ func (s *State) Where(svc *lb.Service, vip place.Key) (muxes []string, every boo
 	return p.All(), false
 }
 
-// serves tells whether a mux serves a VIP of the service.
+// serves reports whether a mux serves a VIP of the service.
 func (s *State) serves(mux string, svc *lb.Service, vip netip.Addr) bool {
 	muxes, every := s.Where(svc, VIPKey(vip))
 	return every || slices.Contains(muxes, mux)

@@ -8,25 +8,29 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// Repair is what hosts with members of an endpoint must know to find former owners of flows.
+// Repair holds the data from which hosts with members of an endpoint find the previous owners of
+// flows.
 type Repair struct {
 	Key lb.EndpointKey
-	// Hash is the ring hash key of all memberships: the present one, or with Rotated the one before.
+	// Hash is the ring hash key of all memberships: the current one, or with Rotated the previous
+	// one.
 	Hash Key
-	// Rotated: the last change gave the endpoint another ring hash key. The only membership is that of before.
+	// Rotated reports that the last change replaced the endpoint's ring hash key. The only
+	// membership is then the one before that change.
 	Rotated bool
 	// Encap, Source and Fragments are as in Endpoint.
 	Encap     string
 	Source    *lb.SourceAffinity
 	Fragments string
 	Targets   []Target // ordered by ID
-	// Memberships have no times and neither backends nor hosts: Targets do. Oldest first; the last is the present one. Before it is once
-	// more the present one, with those down that are dead or were lately, if there are such. When it is the only one, nothing was displaced, and cookies alone
-	// say whose a flow is.
+	// Memberships have no times, backends or hosts, because Targets have them. They are ordered,
+	// oldest first; the last is the current one. If members are dead or were dead recently, the
+	// last but one is a copy of the current one with these members down. If there is only one, no
+	// flow was displaced, and only cookies identify the owner of a flow.
 	Memberships []Seats
 }
 
-// Seats are what a ring is made of.
+// Seats is the input of one ring.
 type Seats struct {
 	Generation int64
 	RingCode   uint8
@@ -39,20 +43,24 @@ type Seat struct {
 	Backup, Down bool
 }
 
-// Target is who a flow may belong to: a member of one of the memberships, and the way to it.
+// Target is a possible owner of a flow: a member of one of the memberships, and its addresses.
 type Target struct {
 	ID   uint16
 	DIP  netip.Addr
 	Port uint16
-	// Outer is as in Member. Host is the underlay address of its host: the source of what that sends on.
+	// Outer is as in Member. Host is the underlay address of its host: the source of packets that
+	// the host forwards.
 	Outer, Host netip.Addr
-	// Fallen: muxes call it dead, so that nothing is sent on to it.
+	// Fallen reports that the muxes consider it dead, so nothing is forwarded to it.
 	Fallen bool
 }
 
-// MakeRepair is what the endpoint's hosts need for repair; false when nothing is repaired, or nothing was displaced lately and packets do not say themselves whose
-// they are. Memberships under another hash key are left out: no flow has the slot that it had. When the last change was that of the
-// key, flows of before are found by the key and membership of then, and those that changes before displaced are not. keys are the live ones; encap is that of the VIP's Network.
+// MakeRepair returns the repair data for the endpoint's hosts. It returns false when the endpoint
+// does not repair, or when nothing was displaced recently and packets do not identify their member.
+// It omits memberships under another hash key, because their flows hash to other slots. If the last
+// change replaced the key, flows from before it are found by the previous key and membership, and
+// flows that earlier changes displaced are not found. keys are the live ones; encap is that of the
+// VIP's Network.
 func MakeRepair(ep *lb.Endpoint, st *EndpointState, keys []Key, encap string) (*Repair, bool) {
 	hash, live := hostRingKey(keys, st.KeyID, st.Key)
 	if ep.Repairs() == 0 || !live {
@@ -78,7 +86,8 @@ func MakeRepair(ep *lb.Endpoint, st *EndpointState, keys []Key, encap string) (*
 	return out, true
 }
 
-// rotatedRepair is what hosts need after the ring key was replaced; false when that was not the last change, or the former key is gone.
+// rotatedRepair returns the repair data after the ring key was replaced; false when this was not
+// the last change, or the previous key is no longer live.
 func rotatedRepair(ep *lb.Endpoint, st *EndpointState, keys []Key, encap string) (*Repair, bool) {
 	n := len(st.History)
 	if n == 0 || st.History[n-1].KeyID == st.KeyID {
@@ -96,7 +105,7 @@ func rotatedRepair(ep *lb.Endpoint, st *EndpointState, keys []Key, encap string)
 	return out, true
 }
 
-// aimAll adds the members, and those that the history has.
+// aimAll adds the current members and the previous members in the history as targets.
 func (r *Repair) aimAll(ep *lb.Endpoint, st *EndpointState) {
 	hosts := HostsOf(ep, st.Key.VIP)
 	for _, m := range st.Members {
@@ -113,7 +122,8 @@ func (r *Repair) aim(m *MemberState, host netip.Addr) {
 	r.Targets = append(r.Targets, Target{ID: m.ID, DIP: m.Backend.DIP, Port: m.Backend.Port, Outer: lb.Outer(m.Backend.DIP, host), Host: host, Fallen: m.Fallen})
 }
 
-// without is the membership as muxes walk it while those are dead that are or were.
+// without returns the membership with all members down that are dead or were dead recently, as
+// muxes use it meanwhile.
 func (m *Membership) without() Seats {
 	out := m.seats()
 	for i := range out.Seats {
@@ -130,5 +140,5 @@ func (m *Membership) seats() Seats {
 	return out
 }
 
-// CompareRepairs orders them by endpoint.
+// CompareRepairs orders repairs by endpoint.
 func CompareRepairs(a, b Repair) int { return CompareKeys(a.Key, b.Key) }

@@ -10,10 +10,12 @@ import (
 	"github.com/shuntlb/shunt/internal/ring"
 )
 
-// RingKeyOf is the key that an endpoint's flows are hashed with, by the id in its state: base, which all muxes have, and the VIP's tweak of
-// it. keys are the live ones, ordered by id: the first is base, whose own id stands for itself and no tweak; the others are secrets that
-// managers alone have, of which the tweaks of all VIPs are made. So a host knows the keys of the VIPs that it serves and no other, and a
-// key is replaced by an endpoint going to a later id. Not live: no such key.
+// RingKeyOf returns the hash key for an endpoint's flows, by the key id in its state, as the base
+// key that all muxes have and the VIP's tweak of it. keys are the live ones, ordered by id. The
+// first is the base; its own id selects the base without a tweak. The others are secrets of the
+// managers, from which the tweaks of all VIPs are derived. So a host has only the keys of the VIPs
+// that it serves, and a key is replaced by moving an endpoint to a later id. live is false if there
+// is no such key.
 func RingKeyOf(keys []Key, id uint32, of lb.EndpointKey) (base Key, tweak uint64, live bool) {
 	at := slices.IndexFunc(keys, func(k Key) bool { return k.ID == id })
 	switch {
@@ -25,7 +27,8 @@ func RingKeyOf(keys []Key, id uint32, of lb.EndpointKey) (base Key, tweak uint64
 	return keys[0], ringTweak(keys[at], of), true
 }
 
-// ringTweak is HMAC-SHA-256 of VNI and VIP under a secret, 8 bytes of it; never 0, which stands for none.
+// ringTweak returns 8 bytes of the HMAC-SHA-256 of VNI and VIP under a secret; never 0, which means
+// no tweak.
 func ringTweak(secret Key, of lb.EndpointKey) uint64 {
 	mac := hmac.New(sha256.New, secret.Key[:])
 	vip := of.VIP.As16()
@@ -33,7 +36,8 @@ func ringTweak(secret Key, of lb.EndpointKey) uint64 {
 	return max(1, binary.LittleEndian.Uint64(mac.Sum(nil)))
 }
 
-// hostRingKey is the whole key of an endpoint, as hosts get it: its id is that in the endpoint's state.
+// hostRingKey returns the complete key of an endpoint for its hosts; its id is that in the
+// endpoint's state.
 func hostRingKey(keys []Key, id uint32, of lb.EndpointKey) (Key, bool) {
 	base, tweak, live := RingKeyOf(keys, id, of)
 	if !live {

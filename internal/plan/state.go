@@ -10,10 +10,10 @@ import (
 	"github.com/shuntlb/shunt/internal/place"
 )
 
-// DefaultMTU is the underlay's MTU when no Network says otherwise.
+// DefaultMTU is the underlay's MTU if no Network sets it.
 const DefaultMTU = 1500
 
-// State is everything plans are made of, as of one revision. Objects in it have their defaults filled in.
+// State is the input of all plans at one revision. Objects in it have their defaults filled in.
 type State struct {
 	Revision int64
 	Epoch    int64
@@ -25,23 +25,25 @@ type State struct {
 	Tenants   map[string]*lb.Tenant
 	Policies  map[string]*lb.Policy
 	Endpoints map[lb.EndpointKey]EndpointState
-	RingKeys  []Key // ordered by ID: of the cluster, then secrets that muxes and hosts do not get (RingKeyOf)
-	// Places are those of VIPs for which it was decided.
+	// ordered by ID: the cluster's key, then secrets that muxes and hosts do not get (RingKeyOf)
+	RingKeys []Key
+	// Places has the VIPs that are placed.
 	Places map[place.Key]Place
-	// Cookies are the keys of VIPs, CIDs those of services; also of such that need none now.
+	// Cookies has the keys of VIPs, CIDs those of services, including those that need none now.
 	Cookies map[place.Key]KeySet
 	CIDs    map[string]KeySet
-	// Tunnels are the changes of tunnelSources that are under way, by Network.
+	// Tunnels has the changes of tunnelSources in progress, by Network.
 	Tunnels map[string]TunnelChange
 }
 
-// HostBinding is a binding and the host address that decides which node gets it.
+// HostBinding is a binding and the host address that selects its node.
 type HostBinding struct {
 	Host    netip.Addr
 	Binding Binding
 }
 
-// EachEndpoint calls f for every endpoint of every VIP of the service. The VNI is 0 for all (the underlay).
+// EachEndpoint calls f for every endpoint of every VIP of the service. The VNI is 0 for all (the
+// underlay).
 func EachEndpoint(s *lb.Service, f func(key lb.EndpointKey, ep *lb.Endpoint)) {
 	for i := range s.Endpoints {
 		ep := &s.Endpoints[i]
@@ -51,7 +53,7 @@ func EachEndpoint(s *lb.Service, f func(key lb.EndpointKey, ep *lb.Endpoint)) {
 	}
 }
 
-// WantedMembers are the backends that serve the VIP, with weight 0 for those that drain.
+// WantedMembers returns the backends that serve the VIP; draining ones have weight 0.
 func WantedMembers(ep *lb.Endpoint, vip netip.Addr) []Wanted {
 	var out []Wanted
 	for i := range ep.Backends {
@@ -70,7 +72,8 @@ func effectiveWeight(b *lb.Backend) uint16 {
 	return b.Weight
 }
 
-// MakeEndpoint is the endpoint as muxes need it; keys are the live ring keys, encap is that of the VIP's Network.
+// MakeEndpoint returns the endpoint for muxes. keys are the live ring keys, encap is that of the
+// VIP's Network.
 func MakeEndpoint(s *lb.Service, ep *lb.Endpoint, st *EndpointState, keys []Key, encap string) Endpoint {
 	base, tweak, _ := RingKeyOf(keys, st.KeyID, st.Key)
 	out := Endpoint{
@@ -84,9 +87,12 @@ func MakeEndpoint(s *lb.Service, ep *lb.Endpoint, st *EndpointState, keys []Key,
 	if out.NAT {
 		out.Encap = lb.EncapIPIP // there is no tunnel
 	}
-	if st.Fades(ep) { // SYNs go into the flow table, which goes first; what it does not have may carry a cookie
+	// SYNs go into the flow table, which takes precedence; other packets may carry a cookie
+	if st.Fades(ep) {
 		out.Affinity, out.Cookie, out.QUIC, out.FlowsFirst = lb.AffinityCookie, st.Form, st.QUIC, true
-		if st.QUIC != nil { // muxes trust no flow of QUIC: one that carries no id lives as long as it would without ids
+		// muxes trust no QUIC flow: a flow without an id gets the idle time that it would have
+		// without ids
+		if st.QUIC != nil {
 			out.Idle.Untrusted = out.Idle.Trusted
 		}
 	}
@@ -103,7 +109,7 @@ func MakeEndpoint(s *lb.Service, ep *lb.Endpoint, st *EndpointState, keys []Key,
 	return out
 }
 
-// outerOf is where packets to a member are sent: with path nat to itself.
+// outerOf returns the outer destination of packets to a member: with path nat the member itself.
 func outerOf(ep *lb.Endpoint, dip, host netip.Addr) netip.Addr {
 	if ep.Translated() {
 		return dip
@@ -111,7 +117,8 @@ func outerOf(ep *lb.Endpoint, dip, host netip.Addr) netip.Addr {
 	return lb.Outer(dip, host)
 }
 
-// MakeService is what the service's endpoints share, as muxes need it; created is the revision that created it.
+// MakeService returns the shared data of the service's endpoints for muxes; created is the revision
+// that created the service.
 func MakeService(s *lb.Service, policies map[string]*lb.Policy, created int64) Service {
 	e := lb.Effective(s, policies)
 	out := Service{Name: s.Name, VIPs: s.VIPs, Limits: e.Limits, SourcesOf: e.SourcesOf, Outbound: s.Outbound(), Tenant: s.Tenant, Created: created}
@@ -121,12 +128,13 @@ func MakeService(s *lb.Service, policies map[string]*lb.Policy, created int64) S
 	return out
 }
 
-// MakeSources is the list of a policy that services take sources from, as muxes need it.
+// MakeSources returns a policy's source list for muxes.
 func MakeSources(p *lb.Policy) Sources { return Sources{Policy: p.Name, Sources: *p.Sources} }
 
-// MakeBindings are the endpoint's members as their hosts need them, and those that were lately, where their flows are sent on to, but for
-// what the tunnel cannot tell from a later member: with IPIP, one that had another port of the same DIP. encap is that of the VIP's
-// Network. With path nat there are none: hosts have no part in it.
+// MakeBindings returns the bindings of the endpoint's members for their hosts, and of recent
+// members, to which hosts forward their flows. It omits a recent member whose tunnel is the same as
+// that of a later member: with IPIP, one that had another port of the same DIP. encap is that of
+// the VIP's Network. With path nat it returns none, because hosts do not take part.
 func MakeBindings(s *lb.Service, ep *lb.Endpoint, st *EndpointState, encap string) []HostBinding {
 	if ep.Translated() {
 		return nil
@@ -170,14 +178,15 @@ func MakeBindings(s *lb.Service, ep *lb.Endpoint, st *EndpointState, encap strin
 	return out
 }
 
-// ShareWith takes the share out where there are no switches: then a change of weights is no change of bindings.
+// ShareWith clears the share if there are no switches, so that a change of weights does not change
+// bindings.
 func (b *Binding) ShareWith(switches []netip.Prefix) {
 	if len(switches) == 0 {
 		b.Share = 0
 	}
 }
 
-// HostsOf finds the host address of each backend that serves the VIP.
+// HostsOf returns the host address of each backend that serves the VIP.
 func HostsOf(ep *lb.Endpoint, vip netip.Addr) map[lb.BackendKey]netip.Addr {
 	out := make(map[lb.BackendKey]netip.Addr, len(ep.Backends))
 	for i := range ep.Backends {
@@ -189,13 +198,14 @@ func HostsOf(ep *lb.Endpoint, vip netip.Addr) map[lb.BackendKey]netip.Addr {
 	return out
 }
 
-// AllNetworks are the Networks in order.
+// AllNetworks returns the Networks in order.
 func (s *State) AllNetworks() lb.Networks {
 	return lb.SortNetworks(slices.Collect(maps.Values(s.Networks)))
 }
 
-// Surround fills in what a plan says of the surroundings of its node: MTU and prefixes. A mux has the outer sources of the Network where it
-// stands; a host has this one's first, and those of all others: muxes of every Network tunnel to it.
+// Surround sets the MTU and prefixes of a plan from the Networks around its node. A mux has the
+// outer sources of its own Network. A host has those of its own Network first, and those of all
+// others, because muxes of every Network tunnel to it.
 func (s *State) Surround(p *Plan) {
 	networks := s.networksFor(p.Node.Role)
 	home := networks.Home(p.Node.Addresses)
@@ -210,7 +220,8 @@ func (s *State) Surround(p *Plan) {
 	}
 }
 
-// ForNode computes the plan of one node from scratch. A node without a Node object has an empty plan.
+// ForNode computes the plan of one node from scratch. A node without a Node object has an empty
+// plan.
 func ForNode(s *State, name string) Plan {
 	p := Plan{Revision: s.Revision, Epoch: s.Epoch}
 	node, ok := s.Nodes[name]

@@ -9,22 +9,25 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// TunnelPhase is how far a change of a Network's tunnelSources is. At every moment hosts accept the sources that any mux may use.
+// TunnelPhase is the progress of a change of a Network's tunnelSources. At every moment hosts
+// accept the sources that any mux may use.
 type TunnelPhase string
 
 const (
-	// TunnelsSpread: hosts accept the new sources as well; muxes use the ones of before.
+	// TunnelsSpread: hosts accept the new sources in addition; muxes use the previous ones.
 	TunnelsSpread TunnelPhase = "spread"
 	// TunnelsSwitch: muxes use the new ones; hosts accept both.
 	TunnelsSwitch TunnelPhase = "switch"
-	// TunnelsRest: all muxes use the new ones; packets with the ones of before may still be on their way.
+	// TunnelsRest: all muxes use the new ones; packets with the previous ones may still be in
+	// flight.
 	TunnelsRest TunnelPhase = "rest"
 )
 
-// TunnelsRestTime is how long TunnelsRest lasts: longer than a packet is on its way from a mux to a host.
+// TunnelsRestTime is how long TunnelsRest lasts. It exceeds the time that a packet takes from a mux
+// to a host.
 const TunnelsRestTime = 5 * time.Second
 
-// TunnelChange is a change of a Network's tunnelSources that is under way.
+// TunnelChange is a change of a Network's tunnelSources in progress.
 type TunnelChange struct {
 	// Muxes are the sources that muxes use. Former are others that muxes with older plans may use.
 	Muxes, Former []netip.Prefix
@@ -33,7 +36,7 @@ type TunnelChange struct {
 	Since time.Time
 }
 
-// ChangeTunnels begins a change from the sources was; before is one that is under way, or nil.
+// ChangeTunnels begins a change from the sources was; before is a change in progress, or nil.
 func ChangeTunnels(before *TunnelChange, was []netip.Prefix, now time.Time) TunnelChange {
 	if before == nil {
 		return TunnelChange{Muxes: was, Phase: TunnelsSpread, Since: now}
@@ -41,9 +44,10 @@ func ChangeTunnels(before *TunnelChange, was []netip.Prefix, now time.Time) Tunn
 	return TunnelChange{Muxes: before.Muxes, Former: before.Former, Phase: TunnelsSpread, Since: now}
 }
 
-// NextTunnels returns the changes that are under way once the Networks was become is, from those under way before. Muxes of a new Network use the
-// sources of another one until every host accepts theirs. Hosts accept the sources of a deleted Network until every mux has left them. The first
-// Networks go by no phases, because no host serves anything yet.
+// NextTunnels returns the changes in progress after the Networks changed from was to is; under
+// holds the changes in progress before. Muxes of a new Network use the sources of another Network
+// until every host accepts theirs. Hosts accept the sources of a deleted Network until no mux uses
+// them. The first Networks skip the phases, because no host serves anything yet.
 func NextTunnels(was lb.Networks, under map[string]TunnelChange, is lb.Networks, now time.Time) map[string]TunnelChange {
 	next := make(map[string]TunnelChange, len(under))
 	maps.Copy(next, under)
@@ -72,7 +76,7 @@ func NextTunnels(was lb.Networks, under map[string]TunnelChange, is lb.Networks,
 		}
 	}
 	if len(gone) > 0 && len(is) > 0 {
-		// Any Network can hold them: hosts accept those of all.
+		// Any Network can hold them, because hosts accept the sources of all.
 		c, changes := next[is[0].Name]
 		switch {
 		case !changes:
@@ -86,7 +90,7 @@ func NextTunnels(was lb.Networks, under map[string]TunnelChange, is lb.Networks,
 	return next
 }
 
-// network returns the Network of a name; nil: there is none.
+// network returns the Network with the name; nil: there is none.
 func network(of lb.Networks, name string) *lb.Network {
 	if i := slices.IndexFunc(of, func(n *lb.Network) bool { return n.Name == name }); i >= 0 {
 		return of[i]
@@ -94,7 +98,7 @@ func network(of lb.Networks, name string) *lb.Network {
 	return nil
 }
 
-// usedBy are the sources that muxes of a Network use.
+// usedBy returns the sources that muxes of a Network use.
 func usedBy(n *lb.Network, under map[string]TunnelChange) []netip.Prefix {
 	if c, changes := under[n.Name]; changes {
 		return c.Muxes
@@ -102,8 +106,9 @@ func usedBy(n *lb.Network, under map[string]TunnelChange) []netip.Prefix {
 	return n.TunnelSources
 }
 
-// Step returns the next phase, if the present one is over, and whether the change ends with it. Acked tells whether all nodes that the phase is
-// about have applied it: hosts of TunnelsSpread, muxes of TunnelsSwitch. Wanted are the Network's tunnelSources.
+// Step returns the next phase if the current one is over, and whether the change ends with it.
+// acked reports whether all nodes of the phase have applied it: hosts in TunnelsSpread, muxes in
+// TunnelsSwitch. wanted are the Network's tunnelSources.
 func (c *TunnelChange) Step(now time.Time, acked bool, wanted []netip.Prefix) (next TunnelChange, over, ends bool) {
 	next = *c
 	next.Since = now
@@ -120,7 +125,7 @@ func (c *TunnelChange) Step(now time.Time, acked bool, wanted []netip.Prefix) (n
 	return next, true, false
 }
 
-// Role is that of the nodes which the phase waits for; empty when it waits for time.
+// Role returns the role of the nodes that the phase waits for; empty when it waits for time.
 func (c *TunnelChange) Role() lb.Role {
 	switch c.Phase {
 	case TunnelsSpread:
@@ -131,12 +136,13 @@ func (c *TunnelChange) Role() lb.Role {
 	return ""
 }
 
-// Accepted are the sources that hosts accept while a Network with the wanted ones changes: those first.
+// Accepted returns the sources that hosts accept while a Network changes to wanted, with wanted
+// first.
 func (c *TunnelChange) Accepted(wanted []netip.Prefix) []netip.Prefix {
 	return union(wanted, union(c.Muxes, c.Former))
 }
 
-// union is a and what b has beyond it, in order.
+// union returns a followed by the elements of b that are not in a.
 func union(a, b []netip.Prefix) []netip.Prefix {
 	out := slices.Clone(a)
 	for _, p := range b {
@@ -147,12 +153,13 @@ func union(a, b []netip.Prefix) []netip.Prefix {
 	return out
 }
 
-// networksFor are the Networks as a role has them.
+// networksFor returns the Networks as a role uses them.
 func (s *State) networksFor(role lb.Role) lb.Networks {
 	return TunnelledNetworks(s.AllNetworks(), s.Tunnels, role)
 }
 
-// TunnelledNetworks returns the Networks as a role has them during changes: with the tunnel sources that hosts accept, or that muxes use.
+// TunnelledNetworks returns the Networks as a role uses them during changes: with the tunnel
+// sources that hosts accept, or that muxes use.
 func TunnelledNetworks(networks lb.Networks, changes map[string]TunnelChange, role lb.Role) lb.Networks {
 	if len(changes) == 0 {
 		return networks

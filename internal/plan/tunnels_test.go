@@ -15,8 +15,8 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// TestTunnelsAgree: whatever Networks come, change and go, in whatever order nodes apply their plans, every host accepts the sources that any mux
-// uses.
+// TestTunnelsAgree: for any sequence of added, changed and removed Networks, and any order in which
+// nodes apply their plans, every host accepts the sources that any mux uses.
 func TestTunnelsAgree(t *testing.T) {
 	prefix := func(i int) []netip.Prefix {
 		return []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{100, 64, byte(i), 0}), 24)}
@@ -40,7 +40,7 @@ func TestTunnelsAgree(t *testing.T) {
 			state.Surround(&p)
 			has[name], at[name] = p.TunnelSources, revision
 		}
-		// edit creates, changes or deletes the Network of a number.
+		// edit creates, changes or deletes Network number i.
 		edit := func(is map[string]*lb.Network, i int) {
 			name := fmt.Sprintf("n%d", i)
 			if is[name] != nil && len(is) > 1 && rapid.Bool().Draw(t, "delete") {
@@ -48,7 +48,7 @@ func TestTunnelsAgree(t *testing.T) {
 				return
 			}
 			n := &lb.Network{Name: name, MTU: 1500, TunnelSources: prefix(4*i + rapid.IntRange(0, 3).Draw(t, "prefix"))}
-			if i < 3 { // nodes stand anywhere in the last one
+			if i < 3 { // the last one has no underlay, so nodes may be anywhere in it
 				n.Underlay = []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i), 0, 0}), 16)}
 			}
 			is[name] = n
@@ -105,7 +105,8 @@ func TestTunnelsAgree(t *testing.T) {
 	})
 }
 
-// TestNewNetworksEnd: the muxes of a new Network get its sources once all hosts accept them, and the sources of a deleted one are left in the end.
+// TestNewNetworksEnd: the muxes of a new Network get its sources once all hosts accept them, and
+// the sources of a deleted one are removed in the end.
 func TestNewNetworksEnd(t *testing.T) {
 	now := time.Unix(1000, 0)
 	a := &lb.Network{Name: "a", TunnelSources: []netip.Prefix{netip.MustParsePrefix("100.64.0.0/16")}}
@@ -126,7 +127,7 @@ func TestNewNetworksEnd(t *testing.T) {
 	}
 }
 
-// TestTunnelsEnd: a change takes its phases and leaves the wanted sources alone.
+// TestTunnelsEnd: a change passes through its phases and ends with only the wanted sources.
 func TestTunnelsEnd(t *testing.T) {
 	old, wanted := []netip.Prefix{netip.MustParsePrefix("100.64.0.0/16")}, []netip.Prefix{netip.MustParsePrefix("100.65.0.0/16")}
 	now := time.Unix(1000, 0)

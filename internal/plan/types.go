@@ -1,4 +1,5 @@
-// Package plan computes what one node must know from the wanted state of all. It is pure.
+// Package plan computes the wanted state of one node from the wanted state of the cluster. It is
+// pure.
 package plan
 
 import (
@@ -10,42 +11,45 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// Plan is the full wanted state of one node as of one revision.
+// Plan is the full wanted state of one node at one revision.
 type Plan struct {
 	Revision int64
 	Epoch    int64
 	Node     lb.Node
-	// MTU of the underlay.
+	// MTU is that of the underlay.
 	MTU uint32
-	// TunnelSources are the prefixes outer sources come from: a mux has at most one of each family, a host those of all
-	// Networks.
+	// TunnelSources are the prefixes of outer sources: a mux has at most one of each family, a host
+	// has those of all Networks.
 	TunnelSources []netip.Prefix
 	// VIPs and Underlay are the prefixes of all Networks, for hosts.
 	VIPs, Underlay []netip.Prefix
-	// Inside: for hosts, the destinations that connections of servers with SNAT go to as they are.
+	// Inside: for hosts, the destinations for which connections of servers with SNAT are not
+	// translated.
 	Inside []netip.Prefix
 	// Switches: for hosts, the prefixes that switches of all Networks tunnel from.
 	Switches []netip.Prefix
-	// RingKeys are the ring hash keys that endpoints name, ordered by id.
+	// RingKeys are the ring hash keys in use by endpoints, ordered by id.
 	RingKeys []Key
 	// Endpoints: for muxes, ordered by key.
 	Endpoints []Endpoint
-	// Services: for muxes, ordered by name: what endpoints of one service share.
+	// Services: for muxes, ordered by name: the data that endpoints of one service share.
 	Services []Service
-	// Sources: for muxes, ordered by policy: the lists that several services take from one.
+	// Sources: for muxes, ordered by policy: the source lists that several services share.
 	Sources []Sources
 	// Bindings: for hosts, ordered by key.
 	Bindings []Binding
-	// Repairs: for hosts, ordered by key: of endpoints of their bindings from which something was displaced lately.
+	// Repairs: for hosts, ordered by key: one per endpoint of their bindings from which flows were
+	// displaced recently.
 	Repairs []Repair
-	// Cookies are the keys of cookies in TCP timestamps, ordered by VIP: of a mux those of the VIPs that it serves, of a host those of the
-	// VIPs that it has bindings with Cookie of.
+	// Cookies are the keys of cookies in TCP timestamps, ordered by VIP. A mux has those of the
+	// VIPs that it serves, a host those of the VIPs for which it has bindings with Cookie.
 	Cookies []CookieKeys
 	// CIDs: for muxes, ordered by VIP: the keys of QUIC connection ids of the VIPs that they serve.
 	CIDs []CIDKeys
 }
 
-// Whole tells whether every list of sources that services take is there: without it they would let everybody through.
+// Whole returns an error if a source list that a service uses is missing. Without its list the
+// service would accept every source.
 func (p *Plan) Whole() error {
 	for i := range p.Services {
 		of := p.Services[i].SourcesOf
@@ -59,7 +63,7 @@ func (p *Plan) Whole() error {
 	return nil
 }
 
-// Key is a live secret; the slot in the data plane of one that muxes get is ID modulo 2.
+// Key is a live secret. Its slot in a mux's data plane is ID modulo 2.
 type Key struct {
 	ID  uint32
 	Key [16]byte
@@ -74,11 +78,11 @@ type Endpoint struct {
 	RingCode uint8
 	// KeyID names the ring hash key.
 	KeyID uint32
-	// RingTweak makes the VIP's own hash key of that one (ring.Key.Tweaked); 0: it has none.
+	// RingTweak derives the VIP's own hash key from that key (ring.Key.Tweaked); 0: there is none.
 	RingTweak uint64
 	Members   []Member // ordered by ID
 	Health    lb.Health
-	// The rest is as in lb.Endpoint, defaults filled in; Encap is never empty.
+	// The following fields are as in lb.Endpoint, with defaults filled in; Encap is never empty.
 	Affinity    string
 	Source      *lb.SourceAffinity
 	OnePacket   bool
@@ -91,81 +95,87 @@ type Endpoint struct {
 	// ScheduleBy is lb.Schedule.By.
 	ScheduleBy string
 	Track      bool
-	// QUIC, when not nil, says that the protocol is QUIC.
+	// QUIC is not nil if the protocol is QUIC.
 	QUIC *lb.QUIC
-	// Cookie is lb.Cookie.Form: empty where TCP timestamps carry none.
+	// Cookie is lb.Cookie.Form; empty if TCP timestamps carry no cookie.
 	Cookie string
-	// NAT: the mux rewrites packets both ways (path nat), and the outer destination of members is their DIP.
+	// NAT: the mux rewrites packets both ways (path nat), and the outer destination of members is
+	// their DIP.
 	NAT bool
-	// FlowsFirst: the flow table goes before cookies and connection ids, because flows from before the endpoint had these may be there (EndpointState.Young).
+	// FlowsFirst: the flow table takes precedence over cookies and connection ids, because it may
+	// hold flows from before the endpoint had them (EndpointState.Young).
 	FlowsFirst bool
-	// KeepDead: flows stay at members that are dead but in Members.
+	// KeepDead: flows stay on dead members that are still in Members.
 	KeepDead bool
 }
 
-// Service is what the endpoints of one service share.
+// Service holds the data that the endpoints of one service share.
 type Service struct {
 	Name    string
 	VIPs    []netip.Addr
 	Limits  lb.Limits
 	Sources lb.Sources
-	// SourcesOf names the policy whose list in Plan.Sources counts; Sources is empty then.
+	// SourcesOf names the policy in Plan.Sources whose list applies; Sources is then empty.
 	SourcesOf string
-	// Outbound: the service has no endpoint. Its VIP, the only one, is in the tables for answers to connections that servers open.
+	// Outbound: the service has no endpoint. Its only VIP is in the tables for replies to
+	// connections that servers open.
 	Outbound bool
-	// Tenant owns the service, Created is the revision that created it; empty and 0 from managers of former builds.
+	// Tenant owns the service. Created is the revision that created it. Both are zero in plans from
+	// managers of earlier builds.
 	Tenant  string
 	Created int64
 }
 
-// Sources is the list of a policy, for all services that take it from there.
+// Sources is the source list of a policy, shared by all services that use it.
 type Sources struct {
 	Policy string
 	lb.Sources
 }
 
-// Member is a backend's place in one endpoint (design section 9.1).
+// Member is a backend in one endpoint (design section 9.1).
 type Member struct {
 	ID     uint16
 	DIP    netip.Addr
 	Port   uint16
 	Weight uint16 // in the ring; 0 while draining, less than configured during a slow start
-	// Backup: in the ring only while backups take part.
+	// Backup: in the ring only while backups are active.
 	Backup bool
-	// Down: dead for so long that the ring is made without it (design section 9.3): its slots are those of the
-	// fallback chain.
+	// Down: dead long enough that the ring is built without it (design section 9.3); its slots use
+	// the fallback chain.
 	Down bool
-	// Outer is the tunnel's destination, unique per member of an endpoint (design section 9.2).
+	// Outer is the destination of the tunnel, unique per member of an endpoint (design section
+	// 9.2).
 	Outer netip.Addr
-	// Host is the underlay address of its host, with health from host alone; else zero.
+	// Host is the underlay address of its host if only hosts check health, else zero.
 	Host netip.Addr
 }
 
-// Binding is a member of an endpoint as its host needs it.
+// Binding is a member of an endpoint on its host.
 type Binding struct {
 	Key     lb.EndpointKey
 	Service string
 	Member  uint16
 	Outer   netip.Addr
 	DIP     netip.Addr
-	DIPPort uint16 // 0: the port the packet has (ranges and all ports)
+	DIPPort uint16 // 0: the destination port of the packet (port ranges and all ports)
 	Rewrite bool
 	Encap   string // lb.EncapIPIP or lb.EncapGUE; empty is IPIP
-	// Idle is how long the host keeps its flows; a zero field is that of lb.DefaultHostIdle.
+	// Idle is how long the host keeps its flows; a zero field means that of lb.DefaultHostIdle.
 	Idle lb.HostIdle
-	// Health is what the host checks; without checks when it does not.
+	// Health holds the checks that the host runs; it has none if the host does not check.
 	Health lb.Health
-	// Share is its weight among the members on its host for new flows that come from switches; 0: it gets none, and where no Network has
-	// switches.
+	// Share is its weight among the members on its host for new flows from switches. 0: it gets
+	// none; it is also 0 if no Network has switches.
 	Share uint16
-	// Load is how it learns what the member says of its load.
+	// Load is how the host learns the load of the member.
 	Load lb.Load
-	// Cookie: the host puts the member into TCP timestamps, under the VIP's keys in Plan.Cookies: by stamping them (lb.CookieEVC) where it rewrites,
-	// else by making the handshakes (lb.CookieCO).
+	// Cookie: the host puts the member into TCP timestamps, under the VIP's keys in Plan.Cookies.
+	// It stamps them (lb.CookieEVC) if it rewrites, else it answers the handshakes (lb.CookieCO).
 	Cookie bool
-	// QUIC, when not nil, says that the protocol is QUIC.
+	// QUIC is not nil if the protocol is QUIC.
 	QUIC *lb.QUIC
-	// Tenant owns the service, Created is the revision that created it; empty and 0 from managers of former builds.
+	// Tenant owns the service. Created is the revision that created it. Both are zero in plans from
+	// managers of earlier builds.
 	Tenant  string
 	Created int64
 }

@@ -2,17 +2,18 @@ package plan
 
 import "github.com/shuntlb/shunt/internal/lb"
 
-// Verdicts are what hosts came to about the members that they check.
+// Verdicts holds the check results of hosts for their members.
 type Verdicts struct {
-	// Full: whatever is not in it is unknown.
+	// Full: members that are not in it are unknown.
 	Full      bool
 	Endpoints []EndpointVerdicts
 }
 
-// EndpointVerdicts are those on members of one endpoint, by id; a member is in one of the lists at most.
+// EndpointVerdicts holds the results for members of one endpoint, by id; a member is in at most one
+// of the lists.
 type EndpointVerdicts struct {
 	Key                  lb.EndpointKey
 	Alive, Dead, Unknown []uint16
-	// Words tell why, of some of the alive and the dead; nil: of none.
+	// Words holds the reasons for some of the alive and the dead members; nil: none.
 	Words map[uint16]string
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/shuntlb/shunt/internal/place"
 )
 
-// TestYoungEndpoints: an endpoint with members is young from its change to affinity cookie on, for as long as muxes remember flows and a day at least; a new one
-// is not.
+// TestYoungEndpoints: an endpoint with members is young after its change to affinity cookie, for
+// the idle time of flows and at least a day; a new endpoint is not.
 func TestYoungEndpoints(t *testing.T) {
 	in := Input{KeyID: 1, Size: eightPerMember, Now: epoch, Wanted: []Wanted{{Backend: backendN(1), Weight: 1}}, Idle: time.Hour}
 	advance := func(st EndpointState, cookies bool, after time.Duration) EndpointState {
@@ -55,8 +55,9 @@ func TestYoungEndpoints(t *testing.T) {
 	}
 }
 
-// TestFadingEndpoints: muxes go on reading the cookies of an endpoint that has none any more, after the flow table, for as long as they remember flows and a day at
-// least, and have the keys for it; hosts stamp no new connection.
+// TestFadingEndpoints: after an endpoint loses its cookies, muxes still read them, after the flow
+// table, for the idle time of flows and at least a day, and have the keys for it; hosts stamp no
+// new connection.
 func TestFadingEndpoints(t *testing.T) {
 	vip := netip.MustParseAddr("203.0.113.10")
 	in := Input{KeyID: 1, Size: eightPerMember, Now: epoch, Wanted: []Wanted{{Backend: backendN(1), Weight: 1}}, Idle: time.Hour}
@@ -128,7 +129,7 @@ func TestFadingEndpoints(t *testing.T) {
 	if st := advance(advance(none, lb.CookieSplitR, 0), "", 0); !st.Fading.IsZero() {
 		t.Errorf("form split-r: fades until %v", st.Fading)
 	}
-	// No member id may be one that the cookie cannot name.
+	// All member ids must fit into the cookie.
 	st = advance(advance(none, lb.CookieCO, 0), "", 0)
 	st.Members[0].ID = lb.MaxShortCookieMembers
 	if st.Fades(&flow) {
@@ -136,8 +137,8 @@ func TestFadingEndpoints(t *testing.T) {
 	}
 }
 
-// TestFadingQUIC: muxes go on reading the connection ids of an endpoint that has affinity cookie no more, and have the keys for it, for a day; flows that carry none
-// are remembered as long as flows of UDP.
+// TestFadingQUIC: after an endpoint loses affinity cookie, muxes still read its connection ids for
+// a day and have the keys for it; flows without an id have the idle time of UDP flows.
 func TestFadingQUIC(t *testing.T) {
 	vip := netip.MustParseAddr("203.0.113.10")
 	key := lb.EndpointKey{VIP: vip, Protocol: lb.UDP, Port: 443}

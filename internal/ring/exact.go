@@ -2,11 +2,12 @@ package ring
 
 import "math/bits"
 
-// BuildExact makes a ring of a prime number of slots as the paper does (section 3.4): offset below the size, skip from 1
-// to size-1, all weights equal. It is there to be compared with: the mux's rings have powers of two of slots. prime must
-// lie below 1<<30.
+// BuildExact builds a ring with a prime number of slots as in the paper (section 3.4): offset below
+// the size, skip from 1 to size-1, all weights equal. It is for comparison only, because the mux's
+// rings have powers of two of slots. prime must be below 1<<30.
 //
-// As in Build the members look for free slots until few are left, which are then found from their side.
+// As in Build the members search for free slots until few are left, which are then ranked per
+// member.
 func (b *Builder) BuildExact(prime uint32, members []Member) []uint16 {
 	if !b.begin(members) {
 		return nil
@@ -24,7 +25,8 @@ func (b *Builder) BuildExact(prime uint32, members []Member) []uint16 {
 	return ring
 }
 
-// seek gives the members their turns until `few` slots are left, and says whose turn is next.
+// seek gives the members their turns until `few` slots are left, and returns the index of the next
+// member.
 func (b *Builder) seek(ring []uint16, few int) int {
 	size, free := uint32(len(ring)), b.free
 	for left := len(ring); ; {
@@ -43,7 +45,8 @@ func (b *Builder) seek(ring []uint16, few int) int {
 	}
 }
 
-// finish gives the members their turns, from one of them on, until no slot is left: each ranks the free ones once.
+// finish gives the members their turns, beginning with first, until no slot is left: each ranks the
+// free ones once.
 func (b *Builder) finish(ring []uint16, first int) {
 	for turn := 0; len(b.left) > 0; turn++ {
 		s := &b.seekers[(first+turn)%len(b.seekers)]
@@ -65,33 +68,33 @@ func (b *Builder) finish(ring []uint16, first int) {
 	}
 }
 
-// dropped puts the last element in the place of number i.
+// dropped removes element i by moving the last element to its place.
 func dropped(s []uint32, i int) []uint32 {
 	last := len(s) - 1
 	s[i] = s[last]
 	return s[:last]
 }
 
-// seeker is a member's progress through a ring whose size is prime. It lists free slots in advance, many at a time, for
-// in a ring that fills up nobody can predict whether the next one is free.
+// seeker is a member's progress through a ring whose size is prime. It lists free slots in advance,
+// many at a time, because in a ring that fills up the state of the next one is unpredictable.
 type seeker struct {
 	at         uint32        // the next preferred slot
 	stride     uint32        // lanes * skip (mod size)
 	ahead      [lanes]uint32 // from at to the next preferred slots: j * skip (mod size)
-	next, have uint32        // listed[next:have] are left, not wrapped; some may be taken by now
+	next, have uint32        // listed[next:have] are unused, not wrapped; some may be taken by now
 	offset     uint32        // the first preferred slot
 	back       uint32        // inverse of skip (mod size)
 	id         uint16
 	listed     [listLength]uint32
-	ranks      []uint32 // of the slots that are left, when they are few
+	ranks      []uint32 // of the remaining slots, when there are few
 }
 
 const (
 	listLength = 64
-	lanes      = 8 // slots that are looked at from one place
+	lanes      = 8 // number of slots checked per position
 )
 
-// begin puts a member in front of its preferred slots.
+// begin resets a member to its first preferred slot.
 func (s *seeker) begin(t *turn, prime uint32) {
 	seed, p := t.seed(), uint64(prime)
 	skip := mix64(seed+2)%(p-1) + 1
@@ -102,7 +105,7 @@ func (s *seeker) begin(t *turn, prime uint32) {
 	}
 }
 
-// take takes the first slot of the list that is free still; size: there is none.
+// take takes the first listed slot that is still free; size: there is none.
 func (s *seeker) take(free []uint8, size uint32) uint32 {
 	for s.next < s.have {
 		at := wrap(s.listed[s.next%listLength], size)
@@ -147,7 +150,8 @@ func (s *seeker) list(free []uint8, size uint32) {
 	s.at, s.next, s.have = at, 0, n
 }
 
-// rank ranks slots by the member's preference: offset+j*skip comes as number j, so slot s as number (s-offset)/skip.
+// rank ranks slots by the member's preference: offset+j*skip has rank j, so slot s has rank
+// (s-offset)/skip.
 func (s *seeker) rank(slots []uint32, prime uint32) {
 	s.ranks = s.ranks[:0]
 	p, reciprocal := uint64(prime), ^uint64(0)/uint64(prime)
@@ -158,13 +162,14 @@ func (s *seeker) rank(slots []uint32, prime uint32) {
 	}
 }
 
-// wrap is at (mod size) for at below 2*size, without a branch, which nobody could predict.
+// wrap returns at (mod size) for at below 2*size, without a branch, because the branch would be
+// unpredictable.
 func wrap(at, size uint32) uint32 {
 	at -= size
 	return at + size&uint32(int32(at)>>31)
 }
 
-// inversePrime is the inverse of v, from 1 to p-1, modulo a prime p: v^(p-2).
+// inversePrime returns the inverse of v, from 1 to p-1, modulo a prime p: v^(p-2).
 func inversePrime(v, p uint64) uint32 {
 	x := uint64(1)
 	for e := p - 2; e > 0; e >>= 1 {

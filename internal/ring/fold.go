@@ -1,29 +1,32 @@
 package ring
 
-// NoFormer stands in a Turn for a slot that had no other owner, and for the owner of a slot in a ring without members.
+// NoFormer in Turns marks a slot without another owner, and the owner of a slot in a ring without
+// members.
 const NoFormer = 1<<16 - 1
 
-// Turns are what became of a slot over several rings: its owner now in the lower half, the last owner that was another in the
-// upper half (design section 9.4). NoFormer: there is none.
+// Turns is the history of a slot over several rings: its current owner in the lower half, the last
+// different owner in the upper half (design section 9.4). NoFormer: there is none.
 type Turns uint32
 
-// Current is the owner in the newest ring.
+// Current returns the owner in the newest ring.
 func (t Turns) Current() uint16 { return uint16(t) }
 
-// Former is the last owner before that was another.
+// Former returns the last different owner.
 func (t Turns) Former() uint16 { return uint16(t >> 16) }
 
-// Folded are rings of one endpoint folded into one table.
+// Folded is a table of several rings of one endpoint.
 type Folded struct {
-	// Code is the largest of the rings' size codes: the table has 1<<Code slots. A slot of a smaller ring is as many slots of it, one
-	// behind the other, for a slot is the highest bits of the flow's hash (Slot).
+	// Code is the largest of the rings' size codes: the table has 1<<Code slots. A slot of a
+	// smaller ring covers several consecutive slots, because a slot is the highest bits of the
+	// flow's hash (Slot).
 	Code  uint8
 	Slots []Turns
 }
 
-// Fold makes the table of an endpoint's rings, oldest first; the last is the present one. The result depends on nothing else. A ring
-// without slots is one of which no slot has an owner: nothing is displaced from it, and what was before stays the former owner.
-// A member of the present ring may be the former owner of other slots. Lengths of rings are powers of two up to 1<<CodeMax.
+// Fold returns the table of an endpoint's rings, oldest first; the last is the current one. The
+// result depends only on the rings. A ring without slots has no owners: nothing is displaced from
+// it, and earlier owners stay the previous ones. A member of the current ring may be the previous
+// owner of other slots. Lengths of rings are powers of two up to 1<<CodeMax.
 func Fold(rings ...[]uint16) Folded {
 	f := Folded{Code: CodeMin}
 	for _, r := range rings {
@@ -49,8 +52,8 @@ func Fold(rings ...[]uint16) Folded {
 	return f
 }
 
-// FoldRotated makes the table of a ring that flows were hashed for with another key than now. Its slots have former owners alone: where a flow goes now
-// is not known from them.
+// FoldRotated returns the table of a ring for flows that were hashed with another key. Its slots
+// have only previous owners, because the current owner of a flow depends on another hash.
 func FoldRotated(r []uint16) Folded {
 	f := Folded{Code: CodeMin}
 	for len(r) > 1<<f.Code {
@@ -70,7 +73,7 @@ func FoldRotated(r []uint16) Folded {
 	return f
 }
 
-// add takes in the next ring, which has as many slots.
+// add adds the next ring, which has as many slots.
 func (f *Folded) add(r []uint16) {
 	slots := f.Slots[:len(r)]
 	for i, owner := range r {
@@ -78,7 +81,7 @@ func (f *Folded) add(r []uint16) {
 	}
 }
 
-// addSmaller takes in the next ring, which has fewer slots.
+// addSmaller adds the next ring, which has fewer slots.
 func (f *Folded) addSmaller(r []uint16) {
 	wide := len(f.Slots) / len(r)
 	for i, owner := range r {
@@ -89,7 +92,7 @@ func (f *Folded) addSmaller(r []uint16) {
 	}
 }
 
-// empty takes in a present ring without members.
+// empty adds a current ring without members.
 func (f *Folded) empty() {
 	for i, t := range f.Slots {
 		if t.Current() != NoFormer {
@@ -98,7 +101,8 @@ func (f *Folded) empty() {
 	}
 }
 
-// next is the slot when its owner in the next ring is this one: without a branch, which nobody could predict.
+// next returns the slot with its owner in the next ring, without a branch, because the branch would
+// be unpredictable.
 func (t Turns) next(owner uint16) Turns {
 	moved := t<<16 | Turns(owner)
 	same := Turns(0)

@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// naiveFold asks of one flow hash who owned it, from the newest ring back.
+// naiveFold returns the owners of one flow hash, searching from the newest ring back.
 func naiveFold(rings [][]uint16, hash uint64) (current, former uint16) {
 	owner := func(r []uint16) uint16 {
 		if len(r) == 0 {
@@ -30,7 +30,8 @@ func naiveFold(rings [][]uint16, hash uint64) (current, former uint16) {
 	return current, former
 }
 
-// TestFoldAgreesWithSearch: whatever sizes the rings have, each flow finds the owners that a search from the newest ring back finds.
+// TestFoldAgreesWithSearch: for rings of any sizes, each flow finds the same owners as a search
+// from the newest ring back.
 func TestFoldAgreesWithSearch(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		var rings [][]uint16
@@ -53,8 +54,8 @@ func TestFoldAgreesWithSearch(t *testing.T) {
 	})
 }
 
-// TestWalkedIsWhatChooseGives: a flow whose member is down finds the one that Choose gives it when the down ones, backups and those
-// without weight are not usable.
+// TestWalkedIsWhatChooseGives: a flow whose member is down finds the member that Choose returns if
+// the down ones, backups and those without weight are not usable.
 func TestWalkedIsWhatChooseGives(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		var seats []Seat
@@ -90,8 +91,9 @@ func TestWalkedIsWhatChooseGives(t *testing.T) {
 	})
 }
 
-// broken is the share of flows, in percent, that no longer find their member after changes of the number of members: with the last
-// different owner of their slot, and with the ring before only. Flows began at all times, as many before each change as after it.
+// broken returns the share of flows, in percent, that no longer find their member after changes of
+// the number of members: with the last different owner of their slot, with only the previous ring,
+// and without repair. Flows began at all times, as many before each change as after it.
 func broken(seed int, steps ...int) (folded, previous, without float64) {
 	var rings [][]uint16
 	for _, n := range steps {
@@ -122,15 +124,16 @@ func broken(seed int, steps ...int) (folded, previous, without float64) {
 	return 100 * folded / total, 100 * previous / total, 100 * without / total
 }
 
-// TestRepairBreaksNothingAfterOneChange is design section 9.4: nothing breaks after one change, and after 10, 11, 12 backends flows that
-// began before both find their member nearly always by the last different owner, and much less often by the ring before.
+// TestRepairBreaksNothingAfterOneChange is design section 9.4: no flow breaks after one change.
+// After 10, 11, 12 backends flows that began before both changes nearly always find their member by
+// the last different owner, and much less often by the previous ring.
 func TestRepairBreaksNothingAfterOneChange(t *testing.T) {
 	for _, steps := range [][]int{{10, 11}, {11, 10}, {10, 20}, {10, 1}} {
 		if folded, _, without := broken(1, steps...); folded != 0 || without == 0 {
 			t.Errorf("%v: %.2f %% broken, %.2f %% without repair", steps, folded, without)
 		}
 	}
-	// Both kinds of flows count in broken: those that began between the changes never break.
+	// broken counts both kinds of flows: those that began between the changes never break.
 	folded, previous, without := broken(1, 10, 11, 12)
 	t.Logf("10, 11, 12: %.2f %% broken, %.2f %% with the ring before only, %.2f %% without repair", folded, previous, without)
 	if folded > 2 || previous < 3 || without < 10 {

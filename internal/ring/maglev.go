@@ -7,29 +7,29 @@ import (
 	"slices"
 )
 
-// Member is a backend's place in an endpoint.
+// Member is a backend in an endpoint.
 type Member struct {
 	ID     uint16
-	DIP    netip.Addr // with Port the natural key; distinct among the members
+	DIP    netip.Addr // the natural key, together with Port; distinct among the members
 	Port   uint16
 	Weight uint16 // 0: not in the ring
 }
 
-// Build makes the ring of 1<<code member ids, or nil when no member has weight. Shares are proportional to weights, as
-// far as whole slots allow. code must lie in [CodeMin, CodeMax].
+// Build returns the ring of 1<<code member ids, or nil if no member has weight. Shares are
+// proportional to weights, up to rounding to whole slots. code must be in [CodeMin, CodeMax].
 //
-// Member i prefers the slots offset+j*skip (mod size) for j = 0, 1, …; skip is odd, so it prefers every slot once. The
-// members take turns in the order of their natural keys. In round r a member has a turn when floor(r*weight/max)
-// grows, and takes the first slot it prefers that is still free.
+// Member i prefers the slots offset+j*skip (mod size) for j = 0, 1, …; skip is odd, so it prefers
+// every slot once. The members take turns in the order of their natural keys. In round r a member
+// has a turn if floor(r*weight/max) grows, and takes the first preferred slot that is free.
 func Build(code uint8, members []Member) []uint16 { return new(Builder).Build(code, members) }
 
-// Builder makes one ring after another and keeps its workspace between them. The zero value is ready; it is not safe for
+// Builder builds rings and reuses its workspace. The zero value is ready; it is not safe for
 // concurrent use.
 type Builder struct {
 	turns   []turn
 	seekers []seeker
 	free    []uint8  // by slot; 1: free
-	left    []uint32 // the free slots, when they are few
+	left    []uint32 // the free slots, when there are few
 }
 
 // Build is the function of the same name.
@@ -54,13 +54,13 @@ type turn struct {
 	port   uint16
 	id     uint16
 	weight uint32
-	credit uint32 // below the heaviest weight between rounds
-	at     uint32 // a slot; those it prefers to it are taken
+	credit uint32 // less than the heaviest weight between rounds
+	at     uint32 // a slot; all slots it prefers to this one are taken
 	skip   uint32
 	back   uint32 // inverse of skip
 }
 
-// begin lists the members with weight in the order of their natural keys; false when there are none.
+// begin lists the members with weight in the order of their natural keys; false if there are none.
 func (b *Builder) begin(members []Member) bool {
 	b.turns = b.turns[:0]
 	for _, m := range members {
@@ -79,7 +79,7 @@ func (b *Builder) begin(members []Member) bool {
 	return len(b.turns) > 0
 }
 
-// heaviest is the largest weight.
+// heaviest returns the largest weight.
 func (b *Builder) heaviest() (w uint32) {
 	for i := range b.turns {
 		w = max(w, b.turns[i].weight)
@@ -87,7 +87,7 @@ func (b *Builder) heaviest() (w uint32) {
 	return w
 }
 
-// due says whether the member has a turn in the next round.
+// due reports whether the member has a turn in the next round.
 func (t *turn) due(heaviest uint32) bool {
 	if t.credit += t.weight; t.credit < heaviest {
 		return false
@@ -96,7 +96,8 @@ func (t *turn) due(heaviest uint32) bool {
 	return true
 }
 
-// seed is mix64(mix64(mix64(high half of the DIP) ^ low half) ^ port), the halves as big-endian numbers.
+// seed returns mix64(mix64(mix64(high half of the DIP) ^ low half) ^ port), with the halves as
+// big-endian numbers.
 func (t *turn) seed() uint64 { return mix64(mix64(mix64(t.hi)^t.lo) ^ uint64(t.port)) }
 
 // grown returns a slice of n elements, s itself when it is large enough.

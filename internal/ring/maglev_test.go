@@ -11,7 +11,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// naive is the paper's pseudo-code: materialised preference lists, and turns counted with whole numbers.
+// naive is the paper's pseudo-code: materialised preference lists, and turns counted with integers.
 func naive(code uint8, members []Member) []uint16 {
 	size := 1 << code
 	type row struct {
@@ -82,7 +82,7 @@ func drawMembers(t *rapid.T, most int, weight *rapid.Generator[uint16]) []Member
 	return members
 }
 
-// address makes odd numbers IPv6.
+// address returns IPv6 addresses for odd numbers.
 func address(n uint32) netip.Addr {
 	b := [16]byte{0x20, 1, 0xd, 0xb8}
 	binary.BigEndian.PutUint32(b[12:], n)
@@ -112,7 +112,7 @@ func TestBuildIgnoresOrder(t *testing.T) {
 	})
 }
 
-// counts is how many slots each member has.
+// counts returns the number of slots of each member.
 func counts(ring []uint16) map[uint16]int {
 	c := map[uint16]int{}
 	for _, id := range ring {
@@ -134,8 +134,9 @@ func TestBuildBalance(t *testing.T) {
 		}
 		have := counts(Build(code, members))
 		for _, m := range members {
-			// After whole rounds a member has its part of them, rounded down. What rounding took from all, less than a slot
-			// each, is given out again by shares; the last round may be cut short.
+			// After complete rounds a member has its part of them, rounded down. The slots lost by
+			// rounding, less than one per member, are distributed by shares; the last round may be
+			// incomplete.
 			share := float64(m.Weight) / float64(sum) * float64(int(1)<<code)
 			slack := 2 + float64(len(members))*float64(m.Weight)/float64(sum)
 			if d := math.Abs(float64(have[m.ID]) - share); d > slack {
@@ -145,8 +146,8 @@ func TestBuildBalance(t *testing.T) {
 	})
 }
 
-// TestBuildDisruption bounds the slots that move though they need not when one of equal members leaves.
-// The limit of a tenth is a guard against a broken permutation, not a measured figure.
+// TestBuildDisruption limits the slots that move without need when one of several equal members
+// leaves. The limit of a tenth is a guard against a broken permutation, not a measured value.
 func TestBuildDisruption(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		members := drawMembers(t, 40, rapid.Just(uint16(1)))
@@ -246,7 +247,8 @@ func TestBuildExactEqualsNaive(t *testing.T) {
 	})
 }
 
-// A builder's next ring owes nothing to the ones before, whatever their sizes.
+// TestBuilderForgets: a builder's ring does not depend on the ones built before, whatever their
+// sizes.
 func TestBuilderForgets(t *testing.T) {
 	builder := new(Builder)
 	rapid.Check(t, func(t *rapid.T) {

@@ -2,16 +2,18 @@ package ring
 
 import "slices"
 
-// Patch is the ring that is walked while members are down: a slot of a down member gets what Choose gives for it when
-// exactly the down ones are not usable, every other slot keeps its member. So nothing moves that need not, and a packet
-// goes where the fallback chain took it before the patch.
+// Patch returns the ring to use while members are down: a slot of a down member gets the member
+// that Choose returns if exactly the down ones are not usable; every other slot keeps its member.
+// So only slots of down members change, and packets go to the same members as by the fallback chain
+// before the patch.
 //
-// ring is always the one that Build made of all members with weight, never a patched one: the result then depends on who
-// is down and not on the order in which they went down. down must be true for every id below count that no packet may
-// be sent to: members that are down, members without weight, ids that no member has. When all are down the ring is as it
-// was. ring itself is not changed; it is returned when no slot has to change.
+// ring must be the one that Build returned for all members with weight, not a patched one, so that
+// the result does not depend on the order in which members went down. down must be true for every
+// id below count that may get no packets: members that are down, members without weight, ids
+// without a member. If all are down, Patch returns the ring unchanged. It does not modify ring, and
+// returns it if no slot changes.
 func Patch(ring []uint16, code uint8, count int, down func(id uint16) bool) []uint16 {
-	gone := make([]uint8, count+1) // 1: gone; the last one stands for ids from count on
+	gone := make([]uint8, count+1) // 1: down; the last one is for ids from count on
 	left := false
 	for id := range count {
 		if down(uint16(id)) {
@@ -25,7 +27,7 @@ func Patch(ring []uint16, code uint8, count int, down func(id uint16) bool) []ui
 	}
 	out := ring
 	for first := 0; first < len(ring); first += patchPart {
-		// Nobody could predict whose slots come: they are listed without a branch.
+		// The slots to change are unpredictable, so they are listed without a branch.
 		var list [patchPart]uint32
 		n := 0
 		for i, id := range ring[first:min(first+patchPart, len(ring))] {
@@ -42,11 +44,12 @@ func Patch(ring []uint16, code uint8, count int, down func(id uint16) bool) []ui
 	return out
 }
 
-// patchPart is the number of slots that are looked at before those of them that change are changed.
+// patchPart is the number of slots that are scanned before the changes to them are made.
 const patchPart = 256
 
-// patched is the member that Choose finds for a slot whose own is gone, when somebody is left: written out, because a change
-// of many endpoints asks for it a million times.
+// patched returns the member that Choose finds for a slot whose own is down; some member must be
+// left. It is a separate implementation, because a change of many endpoints calls it a million
+// times.
 func patched(ring []uint16, code uint8, gone []uint8, slot uint32) uint16 {
 	for probe := 1; probe <= FallbackProbes; probe++ {
 		if id := ring[Fallback(slot, code, probe)]; int(id) < len(gone) && gone[id] == 0 {

@@ -7,7 +7,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// drawSparse draws members with holes between their ids; some have no weight.
+// drawSparse draws members with gaps between their ids; some have no weight.
 func drawSparse(t *rapid.T) (members []Member, count int) {
 	for range rapid.IntRange(1, 20).Draw(t, "members") {
 		count += rapid.IntRange(1, 3).Draw(t, "step")
@@ -18,7 +18,8 @@ func drawSparse(t *rapid.T) (members []Member, count int) {
 	return members, count
 }
 
-// TestPatchIsTheWalk: a patched ring gives every flow what the walk gives over the whole ring.
+// TestPatchIsTheWalk: a patched ring gives every flow the same member as the walk over the full
+// ring.
 func TestPatchIsTheWalk(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		members, count := drawSparse(t)
@@ -48,8 +49,8 @@ func TestPatchIsTheWalk(t *testing.T) {
 	})
 }
 
-// TestPatchHasNoHistory: whatever order members went down and came back in, the ring is that of those who are down. Every
-// step moves only slots that the member has or gets.
+// TestPatchHasNoHistory: the ring depends only on the down members, not on the order in which
+// members went down and came back. Every step moves only slots that the member loses or gets.
 func TestPatchHasNoHistory(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		members, count := drawSparse(t)
@@ -81,7 +82,7 @@ func TestPatchHasNoHistory(t *testing.T) {
 			}
 			now = next
 		}
-		// All at once, whatever the steps were.
+		// All in one step, independent of the single steps.
 		set := slices.Clone(gone)
 		clear(gone)
 		if at := Patch(whole, 8, count, func(id uint16) bool { return set[id] }); !slices.Equal(at, now) {

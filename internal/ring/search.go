@@ -2,8 +2,8 @@ package ring
 
 import "math/bits"
 
-// fill fills a ring whose size is a power of two: members look for free slots where they prefer them, and the
-// last few are found from the side of the slots.
+// fill fills a ring whose size is a power of two: members search for free slots by preference, and
+// the last few slots are found by searching the free slots instead.
 func (b *Builder) fill(ring []uint16) {
 	b.allFree(len(ring))
 	heaviest, few := b.heaviest(), 1<<(bits.Len(uint(len(ring)))/2)
@@ -28,7 +28,7 @@ func (b *Builder) fill(ring []uint16) {
 	}
 }
 
-// allFree makes every slot free.
+// allFree marks every slot free.
 func (b *Builder) allFree(size int) {
 	b.free = grown(b.free, size)
 	for i := range b.free {
@@ -36,8 +36,9 @@ func (b *Builder) allFree(size int) {
 	}
 }
 
-// search takes the first preferred slot that is free. There must be one. It looks at eight of them together: in a ring that
-// fills up nobody can predict whether the next one is free, and this way only eight taken ones are a surprise.
+// search takes the first preferred slot that is free. There must be one. It checks eight slots
+// together, because in a ring that fills up the state of the next one is unpredictable: with eight
+// a branch is mispredicted only if all are taken.
 func (t *turn) search(free []uint8) uint32 {
 	at, skip, mask := t.at, t.skip, uint32(len(free)-1)
 	for {
@@ -55,7 +56,7 @@ func (t *turn) search(free []uint8) uint32 {
 	}
 }
 
-// listFree lists the slots that are left.
+// listFree lists the remaining slots.
 func (b *Builder) listFree() {
 	b.left = b.left[:0]
 	for at, is := range b.free {
@@ -65,8 +66,8 @@ func (b *Builder) listFree() {
 	}
 }
 
-// inverse of an odd number modulo 1<<32, by Newton's method: an odd number is its own inverse modulo 8, and each step
-// doubles the number of right bits.
+// inverse returns the inverse of an odd number modulo 1<<32, by Newton's method: an odd number is
+// its own inverse modulo 8, and each step doubles the number of correct bits.
 func inverse(odd uint32) uint32 {
 	x := odd
 	for range 4 {
@@ -75,7 +76,8 @@ func inverse(odd uint32) uint32 {
 	return x
 }
 
-// nearest takes the free slot that a member prefers most: at+j*skip comes as number j, so slot s as number (s-at)/skip.
+// nearest takes the free slot that a member prefers most: at+j*skip has rank j, so slot s has rank
+// (s-at)/skip.
 func (b *Builder) nearest(t *turn, mask uint32) uint32 {
 	best := ^uint64(0)
 	for i, slot := range b.left {

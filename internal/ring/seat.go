@@ -2,17 +2,17 @@ package ring
 
 import "slices"
 
-// Seat is a member and what makes a ring leave it out.
+// Seat is a member with the flags that exclude it from a ring.
 type Seat struct {
 	Member
-	// Backup: not in the ring that is used while the others are well.
+	// Backup: not in the ring that is used while enough others are healthy.
 	Backup bool
 	// Down: its slots are those of the fallback chain (Patch).
 	Down bool
 }
 
-// Walked is the ring that muxes walk as long as no backup takes part: made of all members but the backups, then patched for those
-// that are down. It is nil when none of them has weight.
+// Walked returns the ring that muxes use while no backup is active: built of all members except
+// backups, then patched for those that are down. It is nil if none of them has weight.
 func (b *Builder) Walked(code uint8, seats []Seat) []uint16 {
 	members := make([]Member, 0, len(seats))
 	count, down := 0, false

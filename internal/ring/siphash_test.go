@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// sipBytes is SipHash-c-d of any byte string, written from the paper's section 2 alone.
+// sipBytes is SipHash-c-d of any byte string, written only from section 2 of the paper.
 func sipBytes(c, d int, key [16]byte, msg []byte) uint64 {
 	rotate := func(x uint64, by int) uint64 { return x*(1<<by) | x/(1<<(64-by)) }
 	k0, k1 := binary.LittleEndian.Uint64(key[:]), binary.LittleEndian.Uint64(key[8:])
@@ -43,7 +43,7 @@ func sipBytes(c, d int, key [16]byte, msg []byte) uint64 {
 	return v[0] ^ v[1] ^ v[2] ^ v[3]
 }
 
-// sequence is 00 01 02 …, the input of the paper's vectors.
+// sequence returns 00 01 02 …, the input of the paper's vectors.
 func sequence(n int) []byte {
 	b := make([]byte, n)
 	for i := range b {
@@ -52,7 +52,8 @@ func sequence(n int) []byte {
 	return b
 }
 
-// TestOracle ties the oracle to the published vectors of SipHash-2-4 (paper, appendix A, and the reference code's first).
+// TestOracle checks the oracle against the published vectors of SipHash-2-4 (paper, appendix A, and
+// the reference code's first).
 func TestOracle(t *testing.T) {
 	key := [16]byte(sequence(16))
 	if got := sipBytes(2, 4, key, sequence(15)); got != 0xa129ca6149be45e5 {
@@ -63,7 +64,8 @@ func TestOracle(t *testing.T) {
 	}
 }
 
-// vectors13 are SipHash-1-3 of 0, 8, … 40 bytes 00 01 02 … under the key 00 01 … 0f, computed with the oracle.
+// vectors13 are SipHash-1-3 of 0, 8, … 40 bytes 00 01 02 … under the key 00 01 … 0f, computed with
+// the oracle.
 var vectors13 = []uint64{
 	0xabac0158050fc4dc,
 	0x369095118d299a8e,
@@ -100,7 +102,8 @@ func TestSipHashEqualsOracle(t *testing.T) {
 	})
 }
 
-// TestFlowHashWords fixes what is hashed, with values that no swap of bytes or fields leaves equal.
+// TestFlowHashWords checks the input of the hash, with values that change if bytes or fields are
+// swapped.
 func TestFlowHashWords(t *testing.T) {
 	key := Key{1, 2}
 	got := FlowHash(key, 0x010203, netip.MustParseAddr("1.2.3.4"), netip.MustParseAddr("5.6.7.8"), 6, 0x1122, 0x3344)
@@ -118,7 +121,8 @@ func TestFlowHashWords(t *testing.T) {
 	}
 }
 
-// TestTableHashIsFlowHashWithoutLength: with the word for the length behind its words it is the flow's hash.
+// TestTableHashIsFlowHashWithoutLength: with the length block appended to its input it equals the
+// flow's hash.
 func TestTableHashIsFlowHashWithoutLength(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		key := Key{rapid.Uint64().Draw(t, "k0"), rapid.Uint64().Draw(t, "k1")}

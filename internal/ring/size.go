@@ -3,17 +3,20 @@ package ring
 import "math/bits"
 
 const (
-	// slotsPerBackend is what a backend should have at least: one slot is then at most 1 % of its share.
+	// slotsPerBackend is the minimum number of slots of a backend: one slot is then at most 1 % of
+	// its share.
 	slotsPerBackend = 100
-	// lightest bounds what a backend far lighter than the mean may cost: slots for up to 16 times the members.
+	// lightest limits the cost of a backend far lighter than the mean: slots for up to 16 times the
+	// members.
 	lightest = 16
 	// shrinkBy is how much too large a ring must be, in powers of two, before it shrinks.
 	shrinkBy = 3
 )
 
-// SizeCode is the size code for members of these weights; zero weights do not count. previous is the endpoint's present
-// code, 0 when it has none. Resizing moves most flows, so a ring grows only when it must and shrinks only when it is
-// eight times too large; within that, the result depends on the past, and is therefore decided once, in the plan.
+// SizeCode returns the size code for members of these weights; zero weights do not count. previous
+// is the endpoint's current code, 0 if there is none. Resizing moves most flows, so a ring grows
+// only when it must and shrinks only when it is eight times too large. In between the result
+// depends on the previous code; therefore only the plan computes it.
 func SizeCode(weights []uint16, previous uint8) uint8 {
 	wanted := wantedCode(weights)
 	if previous < CodeMin || previous > CodeMax || wanted > previous || wanted+shrinkBy <= previous {

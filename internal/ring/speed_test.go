@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// benchMembers makes sets of members that differ from ring to ring: a repeated one would teach the branch predictor.
+// benchMembers returns sets of members that differ from ring to ring, because a repeated set would
+// train the branch predictor.
 func benchMembers(sets, n int) [][]Member {
 	all := make([][]Member, sets)
 	for s := range all {

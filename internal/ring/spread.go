@@ -5,8 +5,9 @@ import (
 	"net/netip"
 )
 
-// SpreadHash varies with a client's address and port, and no more: outer sources of packets whose member is known without a flow's hash vary with its lowest
-// 32 bits. It is spread_hash of bpf/lib/hash.h; IPv4 may come mapped.
+// SpreadHash depends only on a client's address and port. The outer sources of packets whose member
+// is known without a flow hash vary with its lowest 32 bits. It is spread_hash of bpf/lib/hash.h;
+// IPv4 may be mapped.
 func SpreadHash(key Key, client netip.Addr, port uint16) uint64 {
 	b := client.As16()
 	hi, lo := binary.LittleEndian.Uint64(b[:8]), binary.LittleEndian.Uint64(b[8:])

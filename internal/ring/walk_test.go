@@ -29,7 +29,7 @@ func TestChoose(t *testing.T) {
 	})
 }
 
-// TestFallbackSpreads: the flows of a dead member go to all others, nearly evenly.
+// TestFallbackSpreads: the flows of a dead member move to all others, nearly evenly.
 func TestFallbackSpreads(t *testing.T) {
 	const n, code = 10, 14
 	var members []Member

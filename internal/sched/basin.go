@@ -5,25 +5,28 @@ import (
 	"time"
 )
 
-// Basin is what least-connections has to remember from one sequence to the next: loads are as hosts saw them a while ago, and who was low then was filled
-// since. Without it the same members would be filled twice, by one mux, and by all that hear the same. The zero Basin remembers nothing.
+// Basin is the state of least-connections between sequences. Reported loads are old, and members
+// that were low then were filled since. Without it the same members would be filled twice, by one
+// mux, and by all that receive the same loads. The zero Basin is empty.
 //
-// Every mux reckons with what all of them give, not with its own part: they hear the same loads, and so fill alike. Of the connections that it shares out each mux
-// then gives its own part, from anywhere in the sequence on (the phases of bpf/abi/schedule.h), so that together they fill as one would, but for chance.
+// Every mux computes with the connections of all muxes, not with its own part: all receive the same
+// loads, and therefore fill in the same way. Each mux then schedules its own part of the
+// connections, starting at a random place of the sequence (the phases of bpf/abi/schedule.h), so
+// that together they fill as one would, except for random variation.
 type Basin struct {
-	fillings []filling // the newest last
+	fillings []filling // newest last
 }
 
-// filling is what members were to get.
+// filling is one distribution of connections to members.
 type filling struct {
-	from, to time.Time // to is zero while it lasts
+	from, to time.Time // to is zero while it is the current one
 	total    float64
 	shares   []Share
 	arrived  float64
 }
 
-// Fill is Fill for a moment: `arrived` connections came since the last call, and `arriving` are to be shared out before the next, over all muxes; hosts told what
-// they saw `lag` ago on average.
+// Fill is Fill for one interval: `arrived` connections came since the last call, and `arriving` are
+// to be shared out before the next, over all muxes; `lag` is the average age of the hosts' reports.
 func (b *Basin) Fill(members []Member, arrived float64, arriving int, now time.Time, lag time.Duration) []Share {
 	if n := len(b.fillings); n > 0 {
 		b.fillings[n-1].to, b.fillings[n-1].arrived = now, arrived
@@ -45,7 +48,7 @@ func (b *Basin) Fill(members []Member, arrived float64, arriving int, now time.T
 	return shares
 }
 
-// unseen adds what a filling gave after a moment.
+// unseen adds the connections of a filling after a moment.
 func (f filling) unseen(since time.Time, to map[uint16]float64) {
 	whole, after := f.to.Sub(f.from), min(f.to.Sub(since), f.to.Sub(f.from))
 	if whole <= 0 || f.total == 0 {
@@ -59,16 +62,16 @@ func (f filling) unseen(since time.Time, to map[uint16]float64) {
 	}
 }
 
-// Rate is how many of something happen at a time, smoothed. The zero Rate has seen nothing.
+// Rate is a smoothed rate of events. The zero Rate has seen none.
 type Rate struct {
 	perSecond float64
 	at        time.Time
 }
 
-// rateMemory is the time after which what happened counts by 1/e.
+// rateMemory is the time after which an event counts by 1/e.
 const rateMemory = time.Second
 
-// Happened takes in what happened since the last call, and returns the rate per second.
+// Happened adds the events since the last call, and returns the rate per second.
 func (r *Rate) Happened(n float64, now time.Time) float64 {
 	passed := now.Sub(r.at)
 	switch {

@@ -7,11 +7,12 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// Desk turns what a mux knows of an endpoint's members, time and again, into what packets go by. It begins with the first Next.
+// Desk is the scheduler of an endpoint: it periodically converts the members' loads to the
+// sequences and packed loads that packets are scheduled by. It begins with the first Next.
 type Desk struct {
-	// Scheduler is one of lb's, but for lb.SchedulerMaglev.
+	// Scheduler is one of lb's, except lb.SchedulerMaglev.
 	Scheduler string
-	// Units: loads are in another unit than connections.
+	// Units: loads have another unit than connections.
 	Units bool
 
 	shares   []Share
@@ -22,41 +23,42 @@ type Desk struct {
 	begun    bool
 	at       time.Time
 	taken    uint32
-	total    Rate // of connections that begin, over all muxes
-	own      Rate // of those that this mux gave
+	total    Rate // of new connections at all muxes
+	own      Rate // of those that this mux scheduled
 }
 
-// tale is what was known of a member last.
+// tale is the last state of a member.
 type tale struct {
 	opened uint32
-	counts bool // opened was known
+	counts bool // opened is known
 }
 
-// Orders are what packets go by from now on.
+// Orders holds the new tables for packets.
 type Orders struct {
 	Sequence []uint16
-	Changed  bool   // the sequence is another one than before
-	Loads    []Word // of members that are to have another; lb.SchedulerP2C alone has any
-	// Unknown is how many members' loads are not known, with schedulers that look at loads: what the others have on average counts for them.
+	Changed  bool   // the sequence differs from the previous one
+	Loads    []Word // packed loads of members that need a new one; only with lb.SchedulerP2C
+	// Unknown is the number of members without a known load, with schedulers that use loads; the
+	// average of the others is used for them.
 	Unknown int
 }
 
-// Word is the word of a member's load (WordOf).
+// Word is the packed load of a member (WordOf).
 type Word struct {
 	ID   uint16
 	Word uint64
 }
 
-// News is what became known to a mux since it was asked last.
+// News is the input of Next since the last call.
 type News struct {
-	Members []Member // all that take part
+	Members []Member // all that are active
 	Taken   uint32   // how often packets took a member from sequences so far, modulo 2^32
 	Now     time.Time
-	Every   time.Duration // until the next time
-	Lag     time.Duration // how long ago hosts saw what they told last, on average
+	Every   time.Duration // until the next call
+	Lag     time.Duration // average age of the hosts' last reports
 }
 
-// Next makes the next orders.
+// Next returns the next orders.
 func (d *Desk) Next(n News) Orders {
 	var out Orders
 	members := n.Members
@@ -79,13 +81,13 @@ func (d *Desk) Next(n News) Orders {
 	return out
 }
 
-// loaded tells whether the scheduler looks at loads.
+// loaded reports whether the scheduler uses loads.
 func (d *Desk) loaded() bool {
 	e := lb.Endpoint{Scheduler: d.Scheduler}
 	return e.Loaded()
 }
 
-// share is what each member is to be given.
+// share returns the share of new connections of each member.
 func (d *Desk) share(members []Member, unknown int, came arrivals, n News) []Share {
 	known := unknown < len(members)
 	switch {
@@ -94,23 +96,23 @@ func (d *Desk) share(members []Member, unknown int, came arrivals, n News) []Sha
 	case d.Scheduler == lb.SchedulerAdaptive && known:
 		return Adaptive(members)
 	case d.Scheduler == lb.SchedulerLeastConnections && known:
-		// Some places more than that, so that a crowd that comes out of nothing does not meet one member.
+		// Use some more places, so that a sudden burst does not go to one member.
 		arriving := max(came.next, len(members)/4, 1)
 		return d.basin.Fill(members, came.last, min(arriving, MaxLength), n.Now, n.Lag)
 	}
 	return ByWeight(members)
 }
 
-// arrivals are connections of all muxes.
+// arrivals counts new connections at all muxes.
 type arrivals struct {
-	last float64 // since the last time
-	next int     // to be expected until the next
+	last float64 // since the last call
+	next int     // expected until the next call
 }
 
-// came estimates how many connections come, by what hosts counted and by what this mux gave, whichever is more: hosts tell late, and of a flood of SYNs
-// nothing.
+// came estimates the number of new connections by the hosts' counters and by the connections that
+// this mux scheduled, whichever is more, because hosts report late, and do not count a SYN flood.
 func (d *Desk) came(n News) arrivals {
-	// More at once are not counted by whoever counted before: another host, or tables that were made anew.
+	// A larger difference means other counters: another host, or recreated tables.
 	const sane = 1 << 24
 	opened := 0.0
 	for _, m := range n.Members {
@@ -120,7 +122,7 @@ func (d *Desk) came(n News) arrivals {
 	}
 	own := 0.0
 	if d.begun {
-		if since := n.Taken - d.taken; since < sane { // else the program was loaded anew
+		if since := n.Taken - d.taken; since < sane { // else the program was reloaded
 			own = float64(since)
 		}
 	}
@@ -138,7 +140,7 @@ func (d *Desk) came(n News) arrivals {
 	return arrivals{last, int(next + 0.5)}
 }
 
-// remember keeps what is known of the members that there are.
+// remember stores the state of the current members.
 func (d *Desk) remember(n News) {
 	next := make(map[uint16]tale, len(n.Members))
 	for _, m := range n.Members {
@@ -147,7 +149,8 @@ func (d *Desk) remember(n News) {
 	d.told = next
 }
 
-// Muxes is how many muxes there seem to be that give as many connections as this one.
+// Muxes returns the estimated number of muxes, assuming that each schedules as many connections as
+// this one.
 func (d *Desk) Muxes() float64 {
 	if d.own.perSecond <= 0 {
 		return 1

@@ -11,7 +11,7 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// told are members with these loads.
+// told returns members with these loads.
 func told(loads ...float64) (out []Member) {
 	for i, l := range loads {
 		out = append(out, Member{ID: uint16(i), Weight: 1, Load: l, Known: true, Connections: l, Opened: uint32(l), HasConnections: true})
@@ -19,7 +19,7 @@ func told(loads ...float64) (out []Member) {
 	return out
 }
 
-// TestDeskSequences: what each scheduler makes of the same members.
+// TestDeskSequences: each scheduler builds its sequence from the same members.
 func TestDeskSequences(t *testing.T) {
 	now := time.Unix(1000, 0)
 	members := told(4, 0, 2)
@@ -69,7 +69,7 @@ func TestDeskSequences(t *testing.T) {
 	}
 }
 
-// wordsOf are the ids of words.
+// wordsOf returns the ids of the packed loads.
 func wordsOf(o Orders) (out []uint16) {
 	for _, w := range o.Loads {
 		out = append(out, w.ID)
@@ -77,8 +77,9 @@ func wordsOf(o Orders) (out []uint16) {
 	return out
 }
 
-// TestDeskWords: words are for members that are to have another one: of which something new was told, whose weight is another, or whose word is gone; those of whom
-// nothing is known have what the others have.
+// TestDeskWords: packed loads are returned for members that need a new one: a new report arrived,
+// the weight changed, or the packed load is missing. Members without reports get the average of the
+// others.
 func TestDeskWords(t *testing.T) {
 	d := Desk{Scheduler: lb.SchedulerP2C}
 	now := time.Unix(1000, 0)
@@ -113,14 +114,15 @@ func TestDeskWords(t *testing.T) {
 	if got := next(); !slices.Equal(got, []uint16{0}) {
 		t.Errorf("words of %v, want of the other weight", got)
 	}
-	members[0].Known, members[0].Load = false, 0 // nobody tells it any more
+	members[0].Known, members[0].Load = false, 0 // its reports stopped
 	if got := next(); !slices.Equal(got, []uint16{0}) {
 		t.Errorf("words of %v, want of the one that fell silent", got)
 	}
 }
 
-// TestDeskReckonsWithItsOwn: what this mux gave, without what it saw end, counts until hosts had time to see it; then what they told does, also when that is what they told
-// before. Where nobody tells anything all that it gave counts.
+// TestDeskReckonsWithItsOwn: connections that this mux scheduled, minus those whose end it saw,
+// count until hosts could have included them. Then the hosts' reports count, also unchanged ones.
+// Without any report all connections of this mux count.
 func TestDeskReckonsWithItsOwn(t *testing.T) {
 	for _, c := range []struct {
 		known          bool
@@ -155,7 +157,8 @@ func TestDeskReckonsWithItsOwn(t *testing.T) {
 	}
 }
 
-// TestDeskCounts: how much is filled is what begins at all muxes, by hosts' counts, or what this mux gave when that is more.
+// TestDeskCounts: the number of places is that of new connections at all muxes, by the hosts'
+// counters, or of those that this mux scheduled if that is more.
 func TestDeskCounts(t *testing.T) {
 	d := Desk{Scheduler: lb.SchedulerLeastConnections}
 	now, members, taken := time.Unix(1000, 0), told(slices.Repeat([]float64{0}, 200)...), uint32(1<<32-50)
@@ -186,7 +189,7 @@ func TestDeskCounts(t *testing.T) {
 	}
 }
 
-// TestParts: they are what many connections get.
+// TestParts: Parts are the shares that many connections get.
 func TestParts(t *testing.T) {
 	for _, scheduler := range []string{lb.SchedulerWeightedRoundRobin, lb.SchedulerP2C, lb.SchedulerLeastConnections, lb.SchedulerAdaptive} {
 		d, members := Desk{Scheduler: scheduler}, told(5, 5, 40, 0, 12)
@@ -226,7 +229,8 @@ func TestParts(t *testing.T) {
 	}
 }
 
-// BenchmarkNext is what a mux computes for an endpoint each time hosts look, while all loads change.
+// BenchmarkNext measures the computation for an endpoint at each sample of hosts, while all loads
+// change.
 func BenchmarkNext(b *testing.B) {
 	for _, scheduler := range []string{lb.SchedulerLeastConnections, lb.SchedulerP2C, lb.SchedulerAdaptive} {
 		for _, n := range []int{20, 1000} {

@@ -6,10 +6,12 @@ import (
 	"slices"
 )
 
-// Fill shares `arriving` new connections among members as if each went to the one that is then least loaded for its weight (least-connections): loads
-// are levelled from below like water fills a basin. A member's load with what it gets, divided by its weight, is nowhere above the level that the last
-// connection is put at. Of equals the first gets more. Loads are in connections; what they are at the time is what counts, so with loads of a while ago
-// `arriving` has to be what came since and what comes until the next ones, over all muxes.
+// Fill shares `arriving` new connections among members as if each went to the member that is then
+// least loaded relative to its weight (least-connections): loads are levelled from below, as water
+// fills a basin. A member's load plus its share, divided by its weight, never exceeds the level at
+// which the last connection is placed. Of equals the first gets more. Loads are in connections and
+// must be current. With older loads, `arriving` must be the connections since then and until the
+// next loads, over all muxes.
 func Fill(members []Member, arriving int) []Share {
 	out := make([]Share, len(members))
 	weight, top := 0.0, math.Inf(1)
@@ -17,13 +19,15 @@ func Fill(members []Member, arriving int) []Share {
 		out[i].ID = m.ID
 		if m.Weight > 0 {
 			weight += float64(m.Weight)
-			top = min(top, (m.Load+float64(arriving)+1)/float64(m.Weight)) // there one alone takes more than all
+			// there one member alone takes more than all
+			top = min(top, (m.Load+float64(arriving)+1)/float64(m.Weight))
 		}
 	}
 	if weight == 0 || arriving <= 0 {
 		return out
 	}
-	// Below the level fewer are needed than arrive, at the end of the search by less than one for each member.
+	// Find a level below which fewer are needed than arrive; after the search the difference is
+	// less than one for each member.
 	low, high := 0.0, top
 	for range 64 {
 		mid := low + (high-low)/2
@@ -34,7 +38,7 @@ func Fill(members []Member, arriving int) []Share {
 		}
 	}
 	left := arriving - below(members, low, arriving, out)
-	// What is left are equals at the level, one each, but for rounding.
+	// Members with the remaining connections are equal at the level, one each, except for rounding.
 	order := make([]int, 0, len(members))
 	for i, m := range members {
 		if m.Weight > 0 {
@@ -51,11 +55,12 @@ func Fill(members []Member, arriving int) []Share {
 	return out
 }
 
-// after is what a member's load is for each unit of its weight when it gets one connection more.
+// after returns a member's load per unit of weight with one connection more.
 func after(m Member, s Share) float64 { return (m.Load + float64(s.Share) + 1) / float64(m.Weight) }
 
-// below counts the connections that members take before any load is above a level, and notes each member's. One that takes more than `most` counts as one
-// more than that: between loads there may be more connections than numbers.
+// below counts the connections that members take before any load exceeds a level, and stores each
+// member's count. A count above `most` is stored as most+1, because between loads there may be more
+// connections than the type can hold.
 func below(members []Member, level float64, most int, shares []Share) (n int) {
 	for i, m := range members {
 		takes := int(max(min(math.Floor(level*float64(m.Weight)-m.Load), float64(most)+1), 0))
@@ -67,8 +72,8 @@ func below(members []Member, level float64, most int, shares []Share) (n int) {
 	return n
 }
 
-// Mix puts places in an order that a seed decides, so that muxes, and CPUs of one, that go through equal sequences are not at the same members
-// together. Every order is as likely as any other, given random seeds.
+// Mix permutes places by a seed, so that muxes, and CPUs of one mux, that use equal sequences do
+// not use the same members at the same time. With random seeds every order is equally likely.
 func Mix(sequence []uint16, seed uint64) []uint16 {
 	out := slices.Clone(sequence)
 	for i := len(out) - 1; i > 0; i-- {

@@ -2,15 +2,18 @@ package sched
 
 import "time"
 
-// given remembers the words that p2c had last, so that what packets made of them since is known: connections that this mux gave, without those that it saw end.
-// Hosts have not seen all of these when they tell loads. The zero given remembers nothing.
+// given stores the last packed loads of p2c, to compute the changes that packets made since:
+// connections that this mux scheduled, minus those whose end it saw. Hosts' loads do not include
+// all of these yet. The zero given is empty.
 type given struct {
 	words map[uint16]uint64
 	at    time.Time
 }
 
-// reckon are the words of members that are to be other ones than they are: what is told of a load, and what of the connections since the last time hosts had no time to
-// see. What is older they have told, and of whom they told nothing nothing changed. With nothing told of anybody (known is false) what this mux gave is all there is.
+// reckon returns the packed loads of members that must change: the reported load plus those
+// connections since the last call that hosts could not include yet. Hosts' reports include older
+// changes; no report means no change. If no load is reported at all (known is false), only the
+// connections that this mux scheduled count.
 func (g *given) reckon(members []Member, known bool, n News) (out []Word) {
 	unseen, next := 0.0, make(map[uint16]uint64, len(members))
 	if passed := n.Now.Sub(g.at); passed > 0 {

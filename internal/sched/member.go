@@ -9,22 +9,27 @@ import (
 type Member struct {
 	ID     uint16
 	Weight uint16 // 0: it takes none
-	// Load is how busy it is, in any unit that all members share; Known false: nobody said lately.
+	// Load is its load, in any unit that all members share; Known is false if there is no recent
+	// report.
 	Load  float64
 	Known bool
-	// Connections are its active ones, and Opened how many there were since some time, modulo 2^32, when HasConnections.
+	// Connections are its active ones, and Opened the number of those that began since some time,
+	// modulo 2^32; both only if HasConnections.
 	Connections    float64
 	Opened         uint32
 	HasConnections bool
-	// Word is that of its load as packets made it since it was told last (WordOf); 0: there is none.
+	// Word is its packed load, with the increments of packets since it was written last (WordOf);
+	// 0: there is none.
 	Word uint64
 }
 
-// usual is the load that members have on average when all that is known of them is that they are loaded.
+// usual is the assumed average load of members in connections if only loads in another unit are
+// known.
 const usual = 100
 
-// Assume gives members whose load is not known the one that the others have for each unit of weight; when none is known, none of them has any.
-// It tells how many were not. Members without weight are left out.
+// Assume sets the load of members without a known one to the average of the others per unit of
+// weight; if none is known, to 0. It returns the number of members without one. Members without
+// weight are left out.
 func Assume(members []Member) (known []Member, unknown int) {
 	load, weight := 0.0, 0.0
 	for _, m := range members {
@@ -50,8 +55,10 @@ func Assume(members []Member) (known []Member, unknown int) {
 	return known, unknown
 }
 
-// InConnections makes loads of another unit (CPU, the application's own) ones of connections: a connection is worth what a connection costs on average where
-// both are known, so that new ones can be weighed against loads. Without any known connections the average member is taken to have 100.
+// InConnections converts loads of another unit (CPU, the application's own) to connections, so that
+// new connections can be compared with loads: a connection counts as much as a connection costs on
+// average where both are known. Without known connections the average member is assumed to have
+// 100.
 func InConnections(members []Member) []Member {
 	load, connections, all := 0.0, 0.0, 0.0
 	for _, m := range members {
@@ -72,7 +79,7 @@ func InConnections(members []Member) []Member {
 	return out
 }
 
-// Even gives each member that takes connections the same share (round-robin).
+// Even gives each member with weight the same share (round-robin).
 func Even(members []Member) []Share {
 	out := make([]Share, len(members))
 	for i, m := range members {
@@ -81,7 +88,7 @@ func Even(members []Member) []Share {
 	return out
 }
 
-// ByWeight gives each member its weight.
+// ByWeight gives each member its weight as share.
 func ByWeight(members []Member) []Share {
 	out := make([]Share, len(members))
 	for i, m := range members {
@@ -90,16 +97,18 @@ func ByWeight(members []Member) []Share {
 	return out
 }
 
-// The weights of Adaptive.
+// Constants of Adaptive.
 const (
-	adaptiveUsual = 10  // of a member with the average load; one that is idle has twice that, by the formula
-	adaptiveLeast = 2   // of one that is overloaded
-	adaptiveAlpha = 0.5 // how slowly they follow loads
+	// for a member with the average load; the formula gives an idle one twice that
+	adaptiveUsual = 10
+	adaptiveLeast = 2   // for an overloaded member
+	adaptiveAlpha = 0.5 // how slowly factors follow loads
 )
 
-// Adaptive gives members shares by their load: AWRR of Cheetah (Barbette et al., IEEE/ACM Transactions on Networking 2022, section IV-B). The factor of a member with load L for each unit of
-// its weight, where members have avg on average, is N = round(10·avg / ((1−α)·L + α·avg)) with α = 0.5, at least 2: at most 20, for a member
-// without load.
+// Adaptive gives members shares by their load: AWRR of Cheetah (Barbette et al., IEEE/ACM
+// Transactions on Networking 2022, section IV-B). The factor of a member with load L per unit of
+// its weight, where avg is the average of all members, is N = round(10·avg / ((1−α)·L + α·avg))
+// with α = 0.5, at least 2: at most 20, for a member without load.
 func Adaptive(members []Member) []Share {
 	load, weight := 0.0, 0.0
 	for _, m := range members {

@@ -7,7 +7,8 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// Parts are what share of new connections each member gets by the last orders, 0 to 1; empty before the first ones. Members without any are not in it.
+// Parts returns the share of new connections of each member by the last orders, 0 to 1; empty
+// before the first ones. Members without a share are left out.
 func (d *Desk) Parts() map[uint16]float64 {
 	out := map[uint16]float64{}
 	for _, id := range d.sequence {
@@ -19,7 +20,8 @@ func (d *Desk) Parts() map[uint16]float64 {
 	return d.given.lighter(out, len(d.sequence))
 }
 
-// lighter are the odds of members to be taken of two places that are drawn of so many, of which they have these parts.
+// lighter returns the probabilities that members are selected from two drawn places; drawn holds
+// their parts of the places.
 func (g *given) lighter(drawn map[uint16]float64, places int) map[uint16]float64 {
 	if places < 2 {
 		return drawn
@@ -42,7 +44,8 @@ func (g *given) lighter(drawn map[uint16]float64, places int) map[uint16]float64
 		}
 		heavier -= equal
 		for ; i < j; i++ {
-			// Drawn with a heavier one in either place; of equals the first is taken. The other place is never the same.
+			// The member is selected when drawn with a heavier one in either place; of equals the
+			// first one is selected. The two places always differ.
 			out[all[i].id] = all[i].part * ((2*heavier+equal)*float64(places) - 1) / float64(places-1)
 		}
 	}

@@ -19,7 +19,8 @@ func anyShares(t *rapid.T, most int) []Share {
 	return out
 }
 
-// TestFit: nobody who has a share loses it, nobody gets one, and parts are the wanted ones or close to them.
+// TestFit: no member loses or gains a share completely, and parts are exact or close to the wanted
+// ones.
 func TestFit(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		shares := anyShares(t, 60)
@@ -65,7 +66,8 @@ func gcdOf(shares []Share) (d uint32) {
 	return d
 }
 
-// strays is how far, at the worst, a member's places were from its part after any number of places.
+// strays returns the largest deviation of a member's places from its part, after any number of
+// places.
 func strays(sequence []uint16, shares []Share) (worst float64) {
 	had := map[uint16]int{}
 	for n, id := range sequence {
@@ -78,7 +80,8 @@ func strays(sequence []uint16, shares []Share) (worst float64) {
 	return worst
 }
 
-// nginx is smooth weighted round-robin as nginx has it (ngx_http_upstream_get_peer): everybody gains its weight, and the richest pays for all.
+// nginx is the smooth weighted round-robin of nginx (ngx_http_upstream_get_peer): every member
+// gains its weight, and the one with the most pays for all.
 func nginx(shares []Share) (out []uint16) {
 	purse := make([]int64, len(shares))
 	for range sum(shares) {
@@ -132,7 +135,7 @@ func TestSmoothExamples(t *testing.T) {
 			t.Errorf("%v: %s, want %s", c.shares, got, c.want)
 		}
 	}
-	// Where nginx's way strays: some heavy members among light ones.
+	// A case where nginx's order deviates: some heavy members among light ones.
 	shares := []Share{}
 	for i, n := range []uint32{1, 1, 1, 1, 20, 1, 1, 1, 15, 1, 1, 1, 20} {
 		shares = append(shares, Share{uint16(i), n})
@@ -167,7 +170,8 @@ func anyMembers(t *rapid.T) []Member {
 	return out
 }
 
-// TestFillApart: however far apart loads are, what arrives is given, and to those who are free.
+// TestFillApart: for any difference of loads, all arriving connections are placed, and on the free
+// members.
 func TestFillApart(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		busy := math.Pow(10, rapid.Float64Range(6, 60).Draw(t, "exponent of the load"))
@@ -179,7 +183,7 @@ func TestFillApart(t *testing.T) {
 	})
 }
 
-// TestFill compares the basin with one connection after the other.
+// TestFill compares Fill with placing one connection after the other.
 func TestFill(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		members, arriving := anyMembers(t), rapid.IntRange(0, 300).Draw(t, "arriving")
@@ -202,7 +206,7 @@ func TestFill(t *testing.T) {
 		if sum(got) != sum(naive) {
 			t.Fatalf("%d given of %d", sum(got), sum(naive))
 		}
-		// Between equals rounding may decide.
+		// Rounding may decide between equals.
 		for i, m := range members {
 			if got[i].Share == naive[i].Share {
 				continue
@@ -224,11 +228,13 @@ func TestAdaptive(t *testing.T) {
 	}{
 		{[]float64{0, 0, 0}, []uint16{1, 1, 1}, []uint32{10, 10, 10}},
 		{[]float64{40, 40}, []uint16{1, 1}, []uint32{10, 10}},
-		{[]float64{0, 80}, []uint16{1, 1}, []uint32{20, 7}},   // 10·40/20, 10·40/60
-		{[]float64{20, 60}, []uint16{1, 3}, []uint32{10, 30}}, // as loaded as each other for their weights
+		{[]float64{0, 80}, []uint16{1, 1}, []uint32{20, 7}}, // 10·40/20, 10·40/60
+		// equally loaded relative to their weights
+		{[]float64{20, 60}, []uint16{1, 3}, []uint32{10, 30}},
 		{[]float64{0, 0, 900}, []uint16{1, 1, 1}, []uint32{20, 20, 5}},
 		{[]float64{0, 1, 0}, []uint16{0, 1, 0}, []uint32{0, 10, 0}},
-		{append(make([]float64, 19), 1000), slices.Repeat([]uint16{1}, 20), append(slices.Repeat([]uint32{20}, 19), 2)}, // 1: below the least
+		// 1: below the minimum
+		{append(make([]float64, 19), 1000), slices.Repeat([]uint16{1}, 20), append(slices.Repeat([]uint32{20}, 19), 2)},
 	} {
 		var members []Member
 		for i, l := range c.loads {
@@ -268,8 +274,8 @@ func TestInConnections(t *testing.T) {
 	}
 }
 
-// TestWords: of two members the one goes lighter that is less loaded for its weight after it took a connection, but where they are within the
-// error of the words.
+// TestWords: of two members Lighter selects the one that is less loaded relative to its weight with
+// one more connection, unless they differ by less than the error of the encoding.
 func TestWords(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var pair [2]Member
@@ -298,7 +304,7 @@ func TestWords(t *testing.T) {
 	}
 }
 
-// TestDraws: each place is drawn as often as any other, and none twice at once.
+// TestDraws: each place is drawn equally often, and the two places differ.
 func TestDraws(t *testing.T) {
 	counts := map[int]int{}
 	for hash := range uint64(70_000) {
@@ -319,7 +325,8 @@ func TestDraws(t *testing.T) {
 	}
 }
 
-// TestBasin: with loads that are told late, members are filled as if they were told at once: compared with one that sees everything.
+// TestBasin: with delayed loads, members are filled as with current ones: compared with a scheduler
+// that sees the true loads.
 func TestBasin(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const tick = 100 * time.Millisecond

@@ -5,16 +5,16 @@ import (
 	"slices"
 )
 
-// Share is how much a member is to be given, beside others.
+// Share is the relative share of a member.
 type Share struct {
 	ID    uint16
-	Share uint32 // 0: nothing
+	Share uint32 // 0: none
 }
 
-// MaxLength is the number of places that a sequence has at most: 32 KiB.
+// MaxLength is the maximum number of places of a sequence: 32 KiB.
 const MaxLength = 1 << 14
 
-// sum adds shares up.
+// sum returns the sum of the shares.
 func sum(shares []Share) (total uint64) {
 	for _, s := range shares {
 		total += uint64(s.Share)
@@ -22,9 +22,10 @@ func sum(shares []Share) (total uint64) {
 	return total
 }
 
-// Fit makes shares whose sum is at most `most`, which is not less than their number, without those of nothing. Shares in lowest terms that fit
-// are exact. Else each member keeps one place at least, and its part of the whole differs from the wanted part s by less than (1 + n·s)/most,
-// where n is the number of members with one place.
+// Fit returns shares with a sum of at most `most`, which must not be less than their number; zero
+// shares are left out. Shares in lowest terms that fit are exact. Otherwise each member keeps at
+// least one place, and its part of the whole differs from the wanted part s by less than (1 +
+// n·s)/most, where n is the number of members with one place.
 func Fit(shares []Share, most int) []Share {
 	out := make([]Share, 0, len(shares))
 	divisor := uint32(0)
@@ -50,9 +51,10 @@ func gcd(a, b uint32) uint32 {
 	return a
 }
 
-// apportion gives `places` to shares above 0: one to those that are due less, the rest by largest remainder (Hamilton's method).
+// apportion distributes `places` among shares above 0: one to those that are due less, the rest by
+// largest remainder (Hamilton's method).
 func apportion(shares []Share, places int) {
-	order := make([]int, len(shares)) // the smallest first
+	order := make([]int, len(shares)) // smallest first
 	for i := range order {
 		order[i] = i
 	}

@@ -1,16 +1,19 @@
 package sched
 
-// Smooth orders shares to a sequence that may be gone round for ever: each member has as many places as its share, and after any number of places
-// from the beginning every member had its part of them within less than one. nginx's smooth weighted round-robin, which gives whoever waited longest
-// a place, can stray farther. Of members that are due alike the first goes first.
+// Smooth orders shares to a sequence that can be repeated: each member has as many places as its
+// share, and after any number of places from the beginning every member had its part of them, with
+// an error of less than one. nginx's smooth weighted round-robin, which gives the next place to the
+// member that waited longest, can deviate further. Of members that are due equally the first is
+// placed first.
 //
-// It is worst-case fair queueing (WF2Q, Bennett and Zhang 1996) of packets of equal length: a member with share q of a sum L may take its place
-// number j (from 0) from j·L/q on, which is when its part of the places so far is used up, and of those that may the one goes whose part would be
-// used up first.
+// It is worst-case fair queueing (WF2Q, Bennett and Zhang 1996) of packets of equal length: a
+// member with share q of a sum L may take its place number j (from 0) from j·L/q on, when its part
+// of the places so far is used up. Of the members that may take a place, the one whose part is used
+// up first takes it.
 func Smooth(shares []Share) []uint16 {
 	length := sum(shares)
 	out := make([]uint16, 0, length)
-	waits := make([][]uint32, length) // who may take a place from there on
+	waits := make([][]uint32, length) // members that may take a place from there on
 	taken := make([]uint64, len(shares))
 	due := make(turns, 0, len(shares))
 	enter := func(number uint32) {
@@ -42,7 +45,8 @@ func Smooth(shares []Share) []uint16 {
 	return out
 }
 
-// turns is a heap of members that may take a place, the one due first on top: the place that its part is used up at:32 | number among the shares:32.
+// turns is a heap of members that may take a place, the one due first on top: the place that its
+// part is used up at:32 | number among the shares:32.
 type turns []uint64
 
 func (t *turns) push(turn uint64) {
@@ -74,5 +78,5 @@ func (t *turns) pop() uint64 {
 	return top
 }
 
-// Sequence is Smooth of what Fit makes of shares.
+// Sequence returns Smooth of the result of Fit.
 func Sequence(shares []Share) []uint16 { return Smooth(Fit(shares, MaxLength)) }

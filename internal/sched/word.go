@@ -2,17 +2,20 @@ package sched
 
 import "math"
 
-// A word of a member's load, as packets compare it (bpf/abi/schedule.h): the load divided by the weight in its low 48 bits, and what a connection adds to
-// it in the 16 above. 0: nothing is known.
+// A packed load of a member, as packets compare it (bpf/abi/schedule.h): the load divided by the
+// weight in its low 48 bits, and the increment of one connection in the 16 above. 0: the load is
+// unknown.
 const (
 	StepShift = 48
 	scoreMask = 1<<StepShift - 1
 	unit      = 1<<16 - 1 // a connection divided by weight 1
-	// Packets add what they give until the next word comes: the score stays below half of what there is room for.
+	// Packets add increments until the next packed load is written, so the initial score is limited
+	// to half of the range.
 	maxScore = 1 << (StepShift - 1)
 )
 
-// WordOf is the word of a member with a load in connections. A weight w counts as 65535/⌊65535/w⌋, within 0.8 % of it up to 1,000.
+// WordOf returns the packed load of a member with a load in connections. A weight w counts as
+// 65535/⌊65535/w⌋, within 0.8 % of it up to 1,000.
 func WordOf(m Member) uint64 {
 	if m.Weight == 0 {
 		return 0
@@ -22,15 +25,17 @@ func WordOf(m Member) uint64 {
 	return step<<StepShift | uint64(max(score, 0))
 }
 
-// Given is a word after a connection more.
+// Given returns a packed load after one more connection.
 func Given(word uint64) uint64 { return word + word>>StepShift }
 
-// Lighter says whether a connection goes to the member of word b instead of that of word a: it is better off with it. What is not known is no reason.
+// Lighter reports whether a connection goes to the member of packed load b instead of a, because b
+// is lighter with it. False if one is unknown.
 func Lighter(a, b uint64) bool {
 	return a != 0 && b != 0 && a&scoreMask+a>>StepShift > b&scoreMask+b>>StepShift
 }
 
-// Draws are the places that p2c compares in a sequence of n, by a flow's hash: two, where there are two. Random takes the first.
+// Draws returns the places that p2c compares in a sequence of n, by a flow's hash: two different
+// ones, if there are two. Random takes the first.
 func Draws(hash uint64, n int) (first, second int) {
 	hash = mix64(hash)
 	first = int(hash >> 32 * uint64(n) >> 32)

@@ -1,5 +1,6 @@
-// Package service speaks with the service manager that started the process (systemd): readiness, reloads and the watchdog,
-// as sd_notify(3) and systemd.service(5) have it. Without one everything here does nothing.
+// Package service notifies the service manager that started the process (systemd) of readiness,
+// reloads and the watchdog, by sd_notify(3) and systemd.service(5). Without one its functions have
+// no effect.
 package service
 
 import (
@@ -12,13 +13,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Ready tells that the daemon does its work, and how in a few words.
+// Ready reports that the daemon is ready, with a short status.
 func Ready(status string) error { return tell(daemon.SdNotifyReady, "STATUS="+oneLine(status)) }
 
-// Status tells in a few words how the daemon is.
+// Status reports a short status of the daemon.
 func Status(status string) error { return tell("STATUS=" + oneLine(status)) }
 
-// Reloading tells that a reload began; Ready tells its end. Units of Type=notify-reload need the time of the beginning.
+// Reloading reports that a reload began; Ready reports its end. Units of Type=notify-reload need
+// the time of the beginning.
 func Reloading() error {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
@@ -27,11 +29,12 @@ func Reloading() error {
 	return tell(daemon.SdNotifyReloading, fmt.Sprintf("MONOTONIC_USEC=%d", now.Nano()/1000))
 }
 
-// Stopping tells that the daemon ends.
+// Stopping reports that the daemon is stopping.
 func Stopping() error { return tell(daemon.SdNotifyStopping) }
 
-// Watchdog tells that the daemon is alive, as long as alive returns nil in time, until ctx ends. Without a watchdog
-// (WatchdogSec= of the unit) it only waits. alive gets half of the watchdog's time.
+// Watchdog reports that the daemon is alive while alive returns nil in time, until ctx ends.
+// Without a watchdog (WatchdogSec= of the unit) it only waits. alive gets half of the watchdog's
+// time.
 func Watchdog(ctx context.Context, alive func(context.Context) error, failed func(error)) error {
 	limit, err := daemon.SdWatchdogEnabled(false)
 	if err != nil {
@@ -57,7 +60,7 @@ func Watchdog(ctx context.Context, alive func(context.Context) error, failed fun
 	}
 }
 
-// within fails when f does not return in time: what hangs must not keep the watchdog quiet by never returning.
+// within returns an error if f does not return in time, so that a function that hangs is detected.
 func within(ctx context.Context, limit time.Duration, f func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -79,5 +82,5 @@ func tell(lines ...string) error {
 	return nil
 }
 
-// oneLine keeps a text from being read as further assignments.
+// oneLine prevents a text from being parsed as further assignments.
 func oneLine(s string) string { return strings.NewReplacer("\n", "; ", "\r", " ").Replace(s) }

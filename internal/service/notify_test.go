@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// socket is a service manager that hears datagrams.
+// socket is a service manager that receives datagrams.
 func socket(t *testing.T) *net.UnixConn {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "notify")
@@ -65,7 +65,7 @@ func TestNotify(t *testing.T) {
 	}
 }
 
-// TestNobodyListens: without a service manager nothing is told, and the watchdog only waits.
+// TestNobodyListens: without a service manager nothing is sent, and the watchdog only waits.
 func TestNobodyListens(t *testing.T) {
 	t.Setenv("NOTIFY_SOCKET", "")
 	os.Unsetenv("WATCHDOG_USEC")
@@ -80,15 +80,16 @@ func TestNobodyListens(t *testing.T) {
 	}
 }
 
-// TestWatchdog: signs of life come while the daemon is alive, and stop when it fails or hangs.
+// TestWatchdog: notifications are sent while the daemon is alive, and stop when it fails or hangs.
 func TestWatchdog(t *testing.T) {
 	conn := socket(t)
-	t.Setenv("WATCHDOG_USEC", "3000000") // a healthy daemon has half of it to answer, on a busy machine too
+	// a healthy daemon has half of it to respond, also on a busy machine
+	t.Setenv("WATCHDOG_USEC", "3000000")
 	t.Setenv("WATCHDOG_PID", strconv.Itoa(os.Getpid()))
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	faults := make(chan error, 100)
-	var turn atomic.Int32 // Watchdog goes on after a call that hangs
+	var turn atomic.Int32 // Watchdog continues after a call that hangs
 	done := make(chan error, 1)
 	go func() {
 		done <- Watchdog(ctx, func(ctx context.Context) error {

@@ -5,10 +5,12 @@ import (
 	"slices"
 )
 
-// beamer is the table of Beamer (Olteanu et al., NSDI 2018): buckets with their present server and the one that each had before its own last change, which
-// the present one hands packets of unknown connections to. A bucket changes seldom, so that its former server stays known for long, whatever happens to others: a
-// server that comes takes its share of the buckets, those that changed the longest time ago, as long as no other server falls too far below its own; the buckets of a server that goes
-// are given to the servers with fewest.
+// beamer is the table of Beamer (Olteanu et al., NSDI 2018): buckets with their current server and
+// the server before the bucket's own last change. The current server hands packets of unknown
+// connections to the server before. A bucket changes seldom, so its previous server stays known for
+// long, whatever happens to other buckets. An added server takes its share of the buckets, the
+// least recently changed ones, as long as no other server falls too far below its own share. The
+// buckets of a removed server go to the servers with the fewest.
 type beamer struct {
 	now, before []uint16 // by bucket
 	changed     []int    // by bucket: the update that changed it last
@@ -16,10 +18,11 @@ type beamer struct {
 	servers     []uint16
 }
 
-// beamerSlack is how much of its share a server may lack, as a fraction: rather than take a bucket that changed lately, a server that comes takes more from others.
+// beamerSlack is how much of its share a server may lack, as a fraction: rather than take a
+// recently changed bucket, an added server takes more from others.
 const beamerSlack = 4
 
-// newBeamer is a table of 1 << code buckets, dealt in turn.
+// newBeamer returns a table of 1 << code buckets, assigned in turn.
 func newBeamer(code uint8, servers []uint16) *beamer {
 	b := &beamer{now: make([]uint16, 1<<code), changed: make([]int, 1<<code), servers: servers}
 	for i := range b.now {
@@ -29,7 +32,7 @@ func newBeamer(code uint8, servers []uint16) *beamer {
 	return b
 }
 
-// next returns the table after the servers became these.
+// next returns the table after the servers changed to these.
 func (b *beamer) next(servers []uint16) *beamer {
 	n := &beamer{now: slices.Clone(b.now), before: slices.Clone(b.before), changed: slices.Clone(b.changed), updates: b.updates + 1, servers: servers}
 	place := make(map[uint16]int, len(servers))
@@ -56,7 +59,8 @@ func (b *beamer) next(servers []uint16) *beamer {
 	}
 	share := len(n.now) / len(servers)
 	least := share - share/beamerSlack
-	// The oldest bucket of each is its first one. No server gives away what it needs itself.
+	// The oldest bucket of each is its first one. No server gives away buckets that it needs
+	// itself.
 	oldest := func(x, y []int) int {
 		if len(x) <= least || len(y) <= least {
 			return cmp.Compare(len(y), len(x))
@@ -74,7 +78,7 @@ func (b *beamer) next(servers []uint16) *beamer {
 	return n
 }
 
-// first is the index of the first least element.
+// first returns the index of the first least element.
 func first(of [][]int, compare func(x, y []int) int) (least int) {
 	for i := range of {
 		if compare(of[i], of[least]) < 0 {
@@ -84,7 +88,7 @@ func first(of [][]int, compare func(x, y []int) int) (least int) {
 	return least
 }
 
-// owners are the present server of a hash's bucket and the one before.
+// owners returns the current server of a hash's bucket and the previous one.
 func (b *beamer) owners(hash uint64) (now, before uint16) {
 	bucket := hash % uint64(len(b.now))
 	return b.now[bucket], b.before[bucket]

@@ -6,18 +6,23 @@ import (
 	"time"
 )
 
-// Step is what became of a story's connections by one change, or when hosts forgot an earlier one.
+// Step is the effect of one change on a story's connections, or of the time when hosts drop an
+// earlier change.
 type Step struct {
 	Change  int // from 1
 	At      time.Duration
-	Servers int // that take connections from now on
+	Servers int // that accept connections from now on
 	Begun   int // connections that began until now
 	Open    int // of them, those that have not ended
-	Broken  int // of those, the ones that break now: a packet of theirs reaches a server that is not theirs
+	// Broken counts the open connections that break now: a packet of theirs reaches a server other
+	// than their own.
+	Broken int
 }
 
-// Outlive plays a story with connections that speak all the time, ordered by their beginning, and tells step by step which of them break under a rule. A
-// connection breaks once. No mux remembers any: that is what is asked. chooser chooses which servers go; equal ones choose equally.
+// Outlive runs a story with connections that send all the time, ordered by their beginning, and
+// returns step by step which of them break under a rule. A connection breaks once. No mux has flow
+// entries, because the rule is tested without them. chooser chooses the servers that are removed.
+// Equal choosers choose equally.
 func (s Story) Outlive(rule Rule, flows []Flow, chooser *rand.Rand) ([]Step, error) {
 	eras, err := s.play(chooser)
 	if err != nil {
@@ -56,7 +61,7 @@ func (s Story) Outlive(rule Rule, flows []Flow, chooser *rand.Rand) ([]Step, err
 	return out, nil
 }
 
-// connection is a flow that is played.
+// connection is a flow in a run.
 type connection struct {
 	*Flow
 	hash   uint64
@@ -65,34 +70,35 @@ type connection struct {
 	broken bool
 }
 
-// BrokenOptions say what is played.
+// BrokenOptions configure the stories.
 type BrokenOptions struct {
 	Seed        uint64
 	Servers     int // of the story of many changes
 	Changes     int
 	Connections int           // of each story
-	Lasting     time.Duration // mean time of connections in the story of scaling
+	Lasting     time.Duration // mean duration of connections in the story of scaling
 }
 
-// BrokenRow is what one step of a story did to its connections under a rule.
+// BrokenRow is the effect of one step of a story on its connections under a rule.
 type BrokenRow struct {
 	Story string `json:"story"`
 	Rule  Rule   `json:"rule"`
-	// Change counts them, from 1; AtS is when it came, in seconds.
+	// Change numbers the changes, from 1. AtS is the time of the change, in seconds.
 	Change  int     `json:"change"`
 	AtS     float64 `json:"at_s"`
 	Servers int     `json:"servers"`
 	Open    int     `json:"open"`
-	// Broken are those that this change broke; BrokenPct is how many of all that began until now are broken, in percent.
+	// Broken counts the connections that this change broke. BrokenPct is the share of all
+	// connections begun until now that are broken, in percent.
 	Broken    int     `json:"broken"`
 	BrokenPct float64 `json:"broken_pct"`
 }
 
-// BrokenRules are what is compared, the best last.
+// BrokenRules are the compared rules, the best last.
 var BrokenRules = []Rule{Modulo, PresentOwner, PreviousRing, LastOwner, Beamer, Published, Cookies}
 
-// PlayBroken plays two stories under every rule: Churn, whose connections last from its beginning to its end, and Scaling, whose connections come and go. The
-// options say everything: equal ones give equal rows.
+// PlayBroken runs two stories under every rule: Churn, whose connections last from its beginning to
+// its end, and Scaling, whose connections begin and end. Equal options give equal rows.
 func PlayBroken(o BrokenOptions) ([]BrokenRow, error) {
 	churn := Churn(o.Servers, o.Changes, rand.New(rand.NewPCG(o.Seed, streamChanges)))
 	scaling := Scaling()
@@ -123,7 +129,7 @@ func PlayBroken(o BrokenOptions) ([]BrokenRow, error) {
 	return rows, nil
 }
 
-// percent is a share in percent, to a thousandth.
+// percent returns a share in percent, to a thousandth.
 func percent(part, of int) float64 { return math.Round(1e5*float64(part)/float64(of)) / 1e3 }
 
 // Streams of random numbers of one seed.

@@ -14,7 +14,8 @@ import (
 	"github.com/shuntlb/shunt/internal/ring"
 )
 
-// oracle plays a story without plans, folds and cookies: it keeps every membership that there was, and a table of who has which connection.
+// oracle runs a story without plans, folds and cookies: it keeps every past membership, and a table
+// of the owners of connections.
 type oracle struct {
 	up      []bool // by number of the server
 	members []oracleRing
@@ -22,7 +23,7 @@ type oracle struct {
 	dealt   int
 }
 
-// oracleRing is a membership as it was until some time.
+// oracleRing is a membership that was valid until some time.
 type oracleRing struct {
 	until time.Duration
 	up    []int
@@ -63,17 +64,19 @@ func (o *oracle) taking() (up []int) {
 	return up
 }
 
-// owner is who has a hash in the membership so many before the present one.
+// owner returns the owner of a hash in the membership `back` generations ago.
 func (o *oracle) owner(back int, hash uint64) int {
 	m := o.members[len(o.members)-1-back]
 	return int(m.slots[hash>>(64-m.code)])
 }
 
-// bucket is one of Beamer's table, written down naively.
+// bucket is one of Beamer's table, in the naive form.
 type bucket struct{ now, before, changed int }
 
-// beamer is Beamer's table after all memberships until now: each bucket of a server that left goes to the server with fewest, and a server
-// that came takes its share, each time the bucket that changed the longest time ago of those with more than three quarters of theirs, of equals that of the server with most.
+// beamer returns Beamer's table after all memberships until now. Each bucket of a removed server
+// goes to the server with the fewest. An added server takes its share: each time the least recently
+// changed bucket of the servers with more than three quarters of theirs, and of equals that of the
+// server with the most.
 func (o *oracle) beamer() []bucket {
 	for ; o.dealt < len(o.members); o.dealt++ {
 		m := o.members[o.dealt]
@@ -124,7 +127,7 @@ func (o *oracle) beamer() []bucket {
 	return o.buckets
 }
 
-// reached is who gets to see a packet of a flow at some time.
+// reached returns the servers that receive a packet of a flow at some time.
 func (o *oracle) reached(rule Rule, at time.Duration, hash uint64, table int) []int {
 	last := len(o.members) - 1
 	switch rule {
@@ -194,7 +197,8 @@ func (o *oracle) outlive(s Story, rule Rule, flows []Flow, r *rand.Rand) (broken
 	return broken
 }
 
-// drawStory draws a pool that changes a few times, some of them so far from each other that hosts forget.
+// drawStory draws a pool that changes a few times, sometimes so far apart that hosts drop earlier
+// changes.
 func drawStory(t *rapid.T) Story {
 	s := Story{Servers: rapid.IntRange(1, 20).Draw(t, "servers")}
 	up := s.Servers
@@ -213,7 +217,7 @@ func drawStory(t *rapid.T) Story {
 	return s
 }
 
-// Every rule breaks what the oracle says, change by change.
+// Every rule breaks the same connections as the oracle, change by change.
 func TestOutliveIsWhatTheOracleSays(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s, seed := drawStory(t), rapid.Uint64().Draw(t, "seed")
@@ -224,7 +228,8 @@ func TestOutliveIsWhatTheOracleSays(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// What breaks since the change before, the change itself included.
+			// The connections that break since the previous change, including those of the change
+			// itself.
 			got, n := make([]int, len(s.Changes)), 0
 			for _, step := range steps {
 				for n < len(s.Changes)-1 && step.At > s.Changes[n].At {
@@ -239,7 +244,8 @@ func TestOutliveIsWhatTheOracleSays(t *testing.T) {
 	})
 }
 
-// The figures' rows: cookies lose nothing, and every other rule something; the better one loses less.
+// The figures' rows: cookies lose no connection, every other rule loses some, and the better one
+// loses fewer.
 func TestPlayBroken(t *testing.T) {
 	o := BrokenOptions{Seed: 5, Servers: 40, Changes: 12, Connections: 3000, Lasting: 20 * time.Second}
 	rows, err := PlayBroken(o)
@@ -271,7 +277,7 @@ func TestPlayBroken(t *testing.T) {
 	}
 }
 
-// A pool of which nobody would be left is refused.
+// A story that removes the last server is refused.
 func TestOutliveRefuses(t *testing.T) {
 	s := Story{Servers: 1, Changes: []Change{{At: 1, Go: 1}}}
 	if _, err := s.Outlive(Cookies, nil, rand.New(rand.NewPCG(1, 1))); err == nil {

@@ -5,40 +5,47 @@ import (
 	"math/rand/v2"
 )
 
-// Forgery is how an attacker comes by a cookie, or a connection id of QUIC, that nobody made for its connection.
+// Forgery is how an attacker obtains a cookie, or a QUIC connection id, that was not made for its
+// connection.
 type Forgery string
 
-// The forgeries. In all but the first the attacker has a cookie of a connection of its own, and knows which server that is on.
+// The forgeries. In all but the first the attacker has a cookie of its own connection, and knows
+// the server of that connection.
 const (
-	// Random: a number without thought, but for the id of the key.
+	// Random is a random number, except for the id of the key.
 	Random Forgery = "random"
-	// FlipOne: one bit of its cookie changed. It wants the server to which this bit led most often when it tried before.
+	// FlipOne is its cookie with one bit changed. It wants the server to which this bit led most
+	// often in earlier tries.
 	FlipOne Forgery = "flip-one"
-	// FlipTo: its cookie XOR the difference between the ids of its server and of the one that it wants.
+	// FlipTo is its cookie XOR the difference between the ids of its server and of the wanted one.
 	FlipTo Forgery = "flip-to"
-	// Replay: its cookie on another connection, for the same server. Of connection ids that is no forgery: a client that moves does it.
+	// Replay is its cookie on another connection, for the same server. With connection ids this is
+	// no forgery, because a client that migrates does it.
 	Replay Forgery = "replay"
 )
 
-// Forgeries are all of them.
+// Forgeries are all forgeries.
 var Forgeries = []Forgery{Random, FlipOne, FlipTo, Replay}
 
-// ForgedRow is what became of forged cookies.
+// ForgedRow is the result of forged cookies.
 type ForgedRow struct {
 	Scheme  Rule    `json:"scheme"`
 	Forgery Forgery `json:"forgery"`
 	Servers int     `json:"servers"`
 	Tries   int     `json:"tries"`
-	// Accepted are those by which the packet went to a server; Chosen those by which it went to the one that the attacker wanted.
+	// Accepted counts the packets that went to a server. Chosen counts those that went to the
+	// server that the attacker wanted.
 	Accepted    int     `json:"accepted"`
 	Chosen      int     `json:"chosen"`
 	AcceptedPct float64 `json:"accepted_pct"`
 	ChosenPct   float64 `json:"chosen_pct"`
-	// IdealPct is the share of random ones that any scheme of as many bits accepts, for each server needs a number.
+	// IdealPct is the share of random cookies that any scheme of as many bits accepts, because each
+	// server needs a number.
 	IdealPct float64 `json:"ideal_pct"`
 }
 
-// PlayForged forges so many cookies in each way under every scheme, for pools of these sizes. Schemes whose numbers do not suffice for a pool are left out.
+// PlayForged forges `tries` cookies in each way under every scheme, for pools of these sizes. It
+// omits schemes with too few numbers for a pool.
 func PlayForged(seed uint64, servers []int, tries int) (rows []ForgedRow) {
 	for _, n := range servers {
 		for _, scheme := range ForgedSchemes {
@@ -57,17 +64,18 @@ func PlayForged(seed uint64, servers []int, tries int) (rows []ForgedRow) {
 	return rows
 }
 
-// fine is a share in percent, to a hundred-thousandth.
+// fine returns a share in percent, to a hundred-thousandth.
 func fine(part, of int) float64 { return math.Round(1e7*float64(part)/float64(of)) / 1e5 }
 
-// forger tries cookies on a pool with members of ids from 0 on.
+// forger tries cookies on a pool with member ids from 0 on.
 type forger struct {
 	random  *rand.Rand
 	servers int
 	scheme  scheme
 }
 
-// forge counts what became of cookies. For FlipOne as many are tried before.
+// forge counts accepted cookies and those that reach the wanted server. For FlipOne it first makes
+// as many tries to learn.
 func (f *forger) forge(how Forgery, tries int) (accepted, chosen int) {
 	hope := make([]uint16, f.scheme.bits())
 	if how == FlipOne {
@@ -105,7 +113,8 @@ func (f *forger) forge(how Forgery, tries int) (accepted, chosen int) {
 	return accepted, chosen
 }
 
-// learn is by which difference each changed bit moves the id most often, of so many tries in all.
+// learn determines, for each changed bit, the id difference that it causes most often, from `tries`
+// tries in all.
 func (f *forger) learn(tries int, most []uint16) {
 	moved := make([]map[uint16]int, len(most))
 	for i := range tries {

@@ -11,7 +11,8 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// What is counted of Shunt's cookies is what follows from the map modulo a prime: of all cookies of a connection as many lead to a server as there are servers, one to each.
+// The counts of Shunt's cookies follow from the map modulo a prime: of all cookies of a connection,
+// exactly one leads to each server.
 func TestForgedOdds(t *testing.T) {
 	const seed, tries = 3, 60_000
 	rows := PlayForged(seed, []int{10, 1000}, tries)
@@ -48,12 +49,14 @@ func TestForgedOdds(t *testing.T) {
 		}
 		switch {
 		case r.Scheme == PlainCID && r.Forgery == FlipOne:
-			// Of 128 bits, 116 are none of the id; what one of the 12 others leads to is certain.
+			// Of 128 bits, 116 are not part of the id. The server to which each of the 12 others
+			// leads is certain.
 			if r.Chosen != r.Accepted || r.Accepted < tries*116/128 {
 				t.Errorf("%+v: a changed bit leads elsewhere", r)
 			}
 		case (r.Scheme == Published || r.Scheme == PublishedExact) && r.Forgery == FlipOne:
-			// What a bit leads to is certain where it leads to a server at all: most of those do that make numbers below that of servers.
+			// The server to which a bit leads is certain if the bit leads to a server at all. Most
+			// bits that make numbers below the number of servers do.
 			if least := 0.8 * tries * math.Floor(math.Log2(n)) / 16; r.Chosen != r.Accepted || float64(r.Accepted) < least {
 				t.Errorf("%+v: a changed bit leads elsewhere", r)
 			}
@@ -91,13 +94,14 @@ func TestEveryServerHasOneCookie(t *testing.T) {
 	}
 }
 
-// TestForgedLargestPools: cookies name as many servers as an endpoint may have, connection ids 12 bits of them.
+// TestForgedLargestPools checks that cookies distinguish as many servers as an endpoint may have,
+// and connection ids 12 bits of them.
 func TestForgedLargestPools(t *testing.T) {
 	const tries = 2000
 	rows := map[Rule]int{}
 	for _, r := range PlayForged(1, []int{lb.MaxCIDMembers, lb.MaxCIDMembers + 1, lb.MaxCookieMembers}, tries) {
 		rows[r.Scheme]++
-		// Nearly every cookie is one of the largest pool's.
+		// In the largest pool nearly every cookie is valid.
 		if r.Scheme == Cookies && r.Servers == lb.MaxCookieMembers && r.Accepted < tries*99/100 {
 			t.Errorf("%+v", r)
 		}
@@ -113,7 +117,8 @@ func TestForgedLargestPools(t *testing.T) {
 	}
 }
 
-// TestCookiesAreShuffled: the simulated cookies of one connection are no progression, as those of the product are none.
+// TestCookiesAreShuffled checks that the simulated cookies of one connection are no progression, as
+// in the product.
 func TestCookiesAreShuffled(t *testing.T) {
 	const prime = cookie.MaxID + 1
 	r, s := rand.New(rand.NewPCG(2, 2)), schemeOf(Cookies, 100)

@@ -14,33 +14,39 @@ type Encoding string
 
 // The encodings.
 const (
-	// PublishedServer is Cheetah's with a memory for each connection, as the authors' kernel for servers has it.
+	// PublishedServer is Cheetah's with state for each connection, as in the authors' kernel for
+	// servers.
 	PublishedServer Encoding = "cheetah-server"
-	// PublishedBalancer is Cheetah's with a memory for each server, as the authors' balancer has it, of a server that always has something to send.
+	// PublishedBalancer is Cheetah's with state for each server, as in the authors' balancer, for a
+	// server that always has data to send.
 	PublishedBalancer Encoding = "cheetah-balancer"
 	// EVC is Shunt's.
 	EVC Encoding = "shunt"
 )
 
-// Encodings are all of them.
+// Encodings are all encodings.
 var Encodings = []Encoding{PublishedServer, PublishedBalancer, EVC}
 
-// IdleRow tells of pushes after a silence: segments of a server to a client that heard nothing for so long. The client drops a segment whose timestamp is older than
-// the last one (PAWS, RFC 7323 section 5), and makes no exception for old connections.
+// IdleRow is the result of pushes after a silence: segments of a server to a client that received
+// none for this long. The client drops a segment whose timestamp is older than the last one (PAWS,
+// RFC 7323 section 5). It makes no exception for old connections.
 type IdleRow struct {
 	Encoding Encoding `json:"encoding"`
 	IdleS    float64  `json:"idle_s"`
 	Pushes   int      `json:"pushes"`
-	// AtOnce are those that the client took the first time, Lost those that it never took before the server gave up.
+	// AtOnce counts the pushes that the client accepted the first time. Lost counts those that it
+	// never accepted before the server gave up.
 	AtOnce    int     `json:"at_once"`
 	Lost      int     `json:"lost"`
 	AtOncePct float64 `json:"at_once_pct"`
-	// MedianS and WorstS are how long the pushes that are not lost took, by the server's retransmissions, in seconds.
+	// MedianS and WorstS are the delays of the pushes that are not lost, by the server's
+	// retransmissions, in seconds.
 	MedianS float64 `json:"median_s"`
 	WorstS  float64 `json:"worst_s"`
 }
 
-// PlayIdle pushes so many times after each silence, over connections that begin at random times of the server's clock.
+// PlayIdle makes `pushes` pushes after each silence, over connections that begin at random times of
+// the server's clock.
 func PlayIdle(seed uint64, silences []time.Duration, pushes int) (rows []IdleRow) {
 	for _, encoding := range Encodings {
 		for _, silence := range silences {
@@ -68,16 +74,17 @@ func PlayIdle(seed uint64, silences []time.Duration, pushes int) (rows []IdleRow
 	return rows
 }
 
-// A Linux server's retransmissions on a short way: the first after firstRetry, each twice as late as the one before, at most lastRetry; it gives up after
-// retries (net.ipv4.tcp_retries2).
+// A Linux server's retransmissions on a short path: the first after firstRetry, each interval twice
+// the previous one, at most lastRetry. The server gives up after retries (net.ipv4.tcp_retries2).
 const (
 	firstRetry = 200 * time.Millisecond
 	lastRetry  = 120 * time.Second
 	retries    = 15
 )
 
-// push opens a connection when the server's clock is at `now`, lets both ends speak for a while and then be silent, and returns how long the client took no
-// segment that the server then sent; false when it gave up.
+// push opens a connection when the server's clock is at `now`, lets both ends send for a while and
+// then be silent. It returns how long the client rejected the segment that the server then sent,
+// and false if the server gave up.
 func push(s stamper, now uint32, silence time.Duration, random *rand.Rand) (time.Duration, bool) {
 	tick := func(d time.Duration) { now += uint32(d / time.Millisecond) }
 	c := client{recent: s.answer(now)}
@@ -95,7 +102,7 @@ func push(s stamper, now uint32, silence time.Duration, random *rand.Rand) (time
 		if c.takes(s.stamp(now)) {
 			return waited, true
 		}
-		s.echo(c.recent) // it answers what it drops
+		s.echo(c.recent) // it replies to a dropped segment
 		tick(retry)
 		waited += retry
 		retry = min(2*retry, lastRetry)
@@ -106,7 +113,7 @@ func push(s stamper, now uint32, silence time.Duration, random *rand.Rand) (time
 // client is a client's test for old segments.
 type client struct{ recent uint32 } // TS.Recent
 
-// takes tells whether it takes a segment with a timestamp.
+// takes reports whether the client accepts a segment with a timestamp.
 func (c *client) takes(stamp uint32) bool {
 	if int32(stamp-c.recent) < 0 {
 		return false
@@ -115,12 +122,13 @@ func (c *client) takes(stamp uint32) bool {
 	return true
 }
 
-// stamper makes what the client sees of the timestamps of a server. Times are in milliseconds.
+// stamper converts a server's timestamps to those that the client receives. Times are in
+// milliseconds.
 type stamper interface {
-	// answer is the stamp of a SYN-ACK, stamp that of another segment.
+	// answer returns the timestamp of a SYN-ACK. stamp returns that of any other segment.
 	answer(t uint32) uint32
 	stamp(t uint32) uint32
-	// echo is what the client sends back.
+	// echo receives the timestamp that the client sends back.
 	echo(w uint32)
 }
 
@@ -141,8 +149,9 @@ func (s *evcStamper) answer(t uint32) uint32 { return s.Answer(cookie.HostBits, 
 func (s *evcStamper) stamp(t uint32) uint32  { return s.Stamp(cookie.HostBits, t, s.cookie) }
 func (s *evcStamper) echo(w uint32)          { s.Echo(cookie.HostBits, w) }
 
-// publishedStamper writes a cookie over the upper half of timestamps but for one bit, which is another one whenever the half has changed since the last segment. Of a
-// busy server's memory that is each time that it changes.
+// publishedStamper writes a cookie over the upper half of timestamps except one version bit. The
+// bit flips whenever the half has changed since the last segment. With a busy server's state it
+// flips each time that the half changes.
 type publishedStamper struct {
 	cookie, upper, version uint32
 	begun, busy            bool
@@ -163,7 +172,8 @@ func (s *publishedStamper) stamp(t uint32) uint32 {
 	return s.version<<31 | s.cookie<<16 | t&0xffff
 }
 
-// Silences are so many times from a second to a thousand, evenly on a logarithmic scale, and the given ones, in order.
+// Silences returns `count` times from a second to a thousand, evenly on a logarithmic scale, and
+// the given ones, in order.
 func Silences(count int, also ...time.Duration) []time.Duration {
 	out := slices.Clone(also)
 	for i := range count {

@@ -10,7 +10,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Shunt's stamps are taken at once whatever the silence and wherever the server's clock is.
+// Shunt's timestamps are accepted immediately, whatever the silence and the server's clock.
 func TestPushIsTakenAtOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		silence := time.Duration(rapid.Int64Range(0, 20*24*3600*1000).Draw(t, "ms")) * time.Millisecond
@@ -22,8 +22,10 @@ func TestPushIsTakenAtOnce(t *testing.T) {
 	})
 }
 
-// Whether the published encodings' pushes are taken at once follows from where the two segments lie in stretches of 65.5 s. A busy server's memory is a clock of 17
-// bits: its half is what a client takes. That of a connection knows only that there was another stretch: then the lower half must be less.
+// Whether the published encodings' pushes are accepted immediately follows from the positions of
+// the two segments in periods of 65.5 s. A busy server's state is a clock of 17 bits, of which a
+// client accepts half the range. The state of a connection only records that the period differs:
+// then the lower half must be less.
 func TestPublishedPushes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		before := rapid.Uint32().Draw(t, "before")
@@ -45,7 +47,8 @@ func TestPublishedPushes(t *testing.T) {
 	})
 }
 
-// The published encodings deliver after a second and stall after 70, for as long as was measured of a real client: not within 100 s.
+// The published encodings deliver after a second and stall after 70, for as long as measured with a
+// real client: not within 100 s.
 func TestPlayIdle(t *testing.T) {
 	silences := []time.Duration{time.Second, 70 * time.Second}
 	rows := PlayIdle(4, silences, 500)

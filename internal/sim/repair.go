@@ -9,32 +9,39 @@ import (
 	"github.com/shuntlb/shunt/internal/ring"
 )
 
-// Rule is how packets of established connections find their backend after the pool changed, when no mux remembers any.
+// Rule is how packets of established connections find their backend after the pool changed, without
+// any mux flow entry.
 type Rule string
 
 // The rules, as results name them.
 const (
-	// PresentOwner: the present owner of the slot, and nobody else. What is left to consistent hashing without state.
+	// PresentOwner selects the current owner of the slot alone: consistent hashing without state.
 	PresentOwner Rule = "maglev"
-	// Modulo: the hash modulo the number of backends, in the order of the pool. Plain hashing.
+	// Modulo selects by the hash modulo the number of backends, in the order of the pool: plain
+	// hashing.
 	Modulo Rule = "modulo"
-	// PreviousRing: a backend hands packets of unknown connections to the owner of the slot in the whole ring before. A daisy chain of one generation.
+	// PreviousRing makes a backend hand packets of unknown connections to the owner of the slot in
+	// the complete previous ring: a daisy chain of one generation.
 	PreviousRing Rule = "previous-ring"
-	// Beamer: as PreviousRing, but each bucket has its own former owner, on Beamer's table instead of a ring.
+	// Beamer is PreviousRing with a previous owner for each bucket, on Beamer's table instead of a
+	// ring.
 	Beamer Rule = "beamer"
-	// LastOwner: a backend hands what it does not know to the last owner of the slot that was another one. Shunt's repair.
+	// LastOwner makes a backend hand packets of unknown connections to the last owner of the slot
+	// that differs: Shunt's repair.
 	LastOwner Rule = "last-owner"
-	// Published: Cheetah's cookies as its program has them (publishedCookie). Of stories only.
+	// Published selects by Cheetah's cookies as in its program (publishedCookie). For stories only.
 	Published Rule = "cheetah"
-	// Cookies: Shunt's. Of stories only.
+	// Cookies selects by Shunt's cookies. For stories only.
 	Cookies Rule = "shunt"
 )
 
-// Pool is the backends of an endpoint at one time, with IDs that stay.
+// Pool is the backends of an endpoint at one time, with stable IDs.
 type Pool []ring.Member
 
-// Broken tells of connections that begin with the first pool how many are lost after each change to the next one: they reach a backend that is
-// not theirs, and are reset. Hashes are those of their flows. Pools must have members with weight; rules that are of stories only are none of its.
+// Broken returns, for connections that begin with the first pool, how many are lost after each
+// change to the next one: they reach a backend that is not theirs, and are reset. hashes are those
+// of their flows. Pools must have members with weight. Rules that are for stories only are not
+// allowed.
 func Broken(rule Rule, pools []Pool, hashes []uint64) []int {
 	if len(pools) < 2 {
 		panic(fmt.Sprintf("sim: %d pools: must be 2 or more", len(pools)))
@@ -69,7 +76,8 @@ func Broken(rule Rule, pools []Pool, hashes []uint64) []int {
 	return out
 }
 
-// reach is who gets to see a packet of a flow under the last of the pools: the first, and who that may hand it to.
+// reach returns the members that can receive a packet of a flow under the last of the pools: the
+// first receiver, and those to which it may hand the packet.
 func reach(rule Rule, pools []Pool, rings [][]uint16) func(hash uint64) []uint16 {
 	last := len(pools) - 1
 	switch rule {
@@ -94,7 +102,8 @@ func reach(rule Rule, pools []Pool, rings [][]uint16) func(hash uint64) []uint16
 	return func(hash uint64) []uint16 { return []uint16{owner(rings[last], hash)} }
 }
 
-// beamerOf is Beamer's table after pools that followed one another, with as many buckets as the first one's ring has slots.
+// beamerOf returns Beamer's table after consecutive pools, with as many buckets as the first one's
+// ring has slots.
 func beamerOf(pools []Pool, rings [][]uint16) (table *beamer) {
 	code := uint8(bits.Len(uint(len(rings[0]))) - 1)
 	for _, p := range pools {
@@ -111,7 +120,7 @@ func beamerOf(pools []Pool, rings [][]uint16) (table *beamer) {
 	return table
 }
 
-// ringsOf makes the rings of pools that follow one another, of the sizes that plans give them.
+// ringsOf makes the rings of consecutive pools, in the sizes that plans give them.
 func ringsOf(pools []Pool) [][]uint16 {
 	var rings [][]uint16
 	code := uint8(0)
@@ -126,7 +135,7 @@ func ringsOf(pools []Pool) [][]uint16 {
 	return rings
 }
 
-// owner is the member that has a hash in a ring.
+// owner returns the member that owns a hash in a ring.
 func owner(r []uint16, hash uint64) uint16 {
 	code := uint8(0)
 	for 1<<code < len(r) {

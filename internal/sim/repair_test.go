@@ -11,7 +11,7 @@ import (
 	"github.com/shuntlb/shunt/internal/ring"
 )
 
-// pool is backends of the given numbers.
+// pool returns backends with the given numbers.
 func pool(numbers ...int) Pool {
 	var p Pool
 	for _, n := range numbers {
@@ -20,7 +20,7 @@ func pool(numbers ...int) Pool {
 	return p
 }
 
-// grown are pools of the first, then one more at a time.
+// grown returns pools that grow from first to last backends, one at a time.
 func grown(first, last int) (pools []Pool) {
 	for n := first; n <= last; n++ {
 		var numbers []int
@@ -41,7 +41,8 @@ func hashes(seed uint64, n int) []uint64 {
 	return out
 }
 
-// One change breaks nothing by either repair; without, as many as the ring moved; by plain hashing nearly all.
+// One change breaks no connection with either repair. Without repair it breaks as many as the ring
+// moved, and with plain hashing nearly all.
 func TestOneChange(t *testing.T) {
 	const n = 20000
 	const seed = 7
@@ -57,7 +58,8 @@ func TestOneChange(t *testing.T) {
 	}
 }
 
-// Several changes: the owner before last is lost by the previous ring, kept by the last owner unless the slot moved twice.
+// Several changes: the previous ring loses the owner before last, and the last owner keeps it
+// unless the slot moved twice.
 func TestSeveralChanges(t *testing.T) {
 	const n = 20000
 	const seed = 8
@@ -72,7 +74,8 @@ func TestSeveralChanges(t *testing.T) {
 	}
 }
 
-// Whatever the changes: what is lost stays lost, repair loses no more than no repair, and a pool that stays loses nothing.
+// For any changes: lost connections stay lost, repair loses no more than no repair, and an
+// unchanged pool loses none.
 func TestBrokenProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var pools []Pool

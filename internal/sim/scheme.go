@@ -8,20 +8,21 @@ import (
 	"github.com/shuntlb/shunt/internal/cid"
 )
 
-// Schemes of forgeries, beside Cookies and Published.
+// Schemes of forgeries, in addition to Cookies and Published.
 const (
-	// QUICLB are connection ids of 17 octets under AES, PlainCID the same in clear.
+	// QUICLB are connection ids of 17 octets under AES. PlainCID are the same unencrypted.
 	QUICLB   Rule = "quiclb"
 	PlainCID Rule = "quiclb-plain"
-	// PublishedExact are Cheetah's cookies as its P4 programs read them (section IV-C): all 16 bits are the index, which must match a server's exactly. Published
-	// is its FastClick element, which takes the index modulo the size of its table.
+	// PublishedExact are Cheetah's cookies as its P4 programs read them (section IV-C): all 16 bits
+	// are the index, which must match a server's exactly. Published is its FastClick element, which
+	// takes the index modulo the size of its table.
 	PublishedExact Rule = "cheetah-p4"
 )
 
 // publishedBuckets is how many buckets the FastClick element has by default (BUCKETS).
 const publishedBuckets = 256
 
-// ForgedSchemes are those that are forged.
+// ForgedSchemes are the schemes that are forged.
 var ForgedSchemes = []Rule{Published, PublishedExact, Cookies, PlainCID, QUICLB}
 
 // token is a cookie in its first two octets, or a connection id.
@@ -34,21 +35,22 @@ func tokenOf(cookie uint16) (t token) {
 
 func (t *token) cookie() uint16 { return binary.BigEndian.Uint16(t[:]) }
 
-// scheme is how a packet names its server.
+// scheme is how a packet identifies its server.
 type scheme interface {
-	// mint is what names a member to packets of a connection; read is the member that it names.
+	// mint returns the token of a member for packets of a connection. read returns the member of a
+	// token.
 	mint(f *Flow, id uint16, r *rand.Rand) token
 	read(f *Flow, t *token) (id uint16, ok bool)
-	// bits is how many an attacker may change: all but the id of the key. flip changes one; move changes those where the id would lie in clear by a
-	// difference.
+	// bits returns how many bits an attacker may change: all except the id of the key. flip changes
+	// one. move changes the bits where an unencrypted id would be, by a difference.
 	bits() int
 	flip(t *token, bit int)
 	move(t *token, difference uint16)
-	// names is how many of the bits say which server it is.
+	// names returns how many of the bits identify the server.
 	names() int
 }
 
-// schemeOf is a scheme for a pool of so many servers.
+// schemeOf returns a scheme for a pool of `servers` servers.
 func schemeOf(rule Rule, servers int) scheme {
 	switch rule {
 	case Cookies:
@@ -65,7 +67,7 @@ func schemeOf(rule Rule, servers int) scheme {
 	return cidScheme{set}
 }
 
-// fifteen are what cookies have in common: 15 bits, all of which say which server it is.
+// fifteen holds the methods that cookies share: 15 bits, all of which identify the server.
 type fifteen struct{}
 
 func (fifteen) bits() int  { return publishedBits }
@@ -88,7 +90,8 @@ func (cookieScheme) move(t *token, difference uint16) {
 	*t = tokenOf(t.cookie() ^ difference)
 }
 
-// publishedScheme is that of Cheetah's FastClick element: the index is taken modulo the size of the table of servers, a power of two that holds them.
+// publishedScheme is that of Cheetah's FastClick element: the index is taken modulo the size of the
+// table of servers, a power of two that holds them.
 type publishedScheme struct {
 	fifteen
 	table uint16

@@ -13,47 +13,51 @@ import (
 	"github.com/shuntlb/shunt/internal/ring"
 )
 
-// Story is an endpoint whose servers come and go. A server that comes is a new one; one that goes drains: it gets no new connection, and
-// goes on to serve those that it has, however long they last.
+// Story is an endpoint whose servers are added and removed. An added server is a new one. A removed
+// one drains: it gets no new connection, and continues to serve its existing ones, however long
+// they last.
 type Story struct {
 	Name    string
 	Servers int // before the first change
 	Changes []Change
-	// End is when the story is over: after its last change.
+	// End is the end of the story, after its last change.
 	End time.Duration
 }
 
-// Change is what happens to the pool at one time, in one step.
+// Change is a change of the pool at one time, in one step.
 type Change struct {
 	At       time.Duration // after the change before
 	Come, Go int
 }
 
-// service is the address that the connections of all stories are to.
+// service is the destination of the connections of all stories.
 var service = netip.MustParseAddrPort("203.0.113.1:443")
 
-// storyBegins is when stories begin. Nothing depends on it but that times are not zero.
+// storyBegins is the start time of stories. Any time but zero would do.
 var storyBegins = time.Unix(1_000_000_000, 0).UTC()
 
-// era is the time between two changes of what nodes know, as the real plan has it.
+// era is the time between two changes of the nodes' plans.
 type era struct {
 	from    time.Duration
 	change  int      // how many changes there were until now
 	taking  []uint16 // ids of the members that get new connections, ordered
-	present []bool   // by id: the muxes know it
+	present []bool   // by id: the muxes have it
 	code    uint8
 	ring    []uint16
-	// before is the ring of the generation before, and its size code; nil in the first.
+	// before is the ring of the previous generation, and beforeCode its size code. It is nil in the
+	// first.
 	before     []uint16
 	beforeCode uint8
 	// beamer is Beamer's table, of as many buckets as the first ring has slots.
 	beamer *beamer
-	// turns are the slots' owners as hosts fold them from the memberships that their plan remembers; zero when it remembers none.
+	// turns holds the slots' owners as hosts fold them from the memberships in their plan. It is
+	// zero if the plan has none.
 	turns ring.Folded
 }
 
-// play makes the story's eras: members and their ids by plan.Advance, what hosts are told by plan.MakeRepair, rings and their fold by ring. Which
-// servers go is the chooser's.
+// play makes the story's eras: members and their ids by plan.Advance, the hosts' repair state by
+// plan.MakeRepair, rings and their fold by package ring. chooser chooses the servers that are
+// removed.
 func (s Story) play(chooser *rand.Rand) ([]era, error) {
 	p := player{
 		chooser: chooser,
@@ -80,7 +84,7 @@ type player struct {
 	builder ring.Builder
 }
 
-// change lets time pass until a change, and makes it.
+// change advances time to a change, and makes it.
 func (p *player) change(at time.Duration, c Change) error {
 	for {
 		due := plan.Due(&p.state, p.input(p.now()))
@@ -109,7 +113,7 @@ func (p *player) change(at time.Duration, c Change) error {
 	return p.advance(at)
 }
 
-// now is the time of the last era.
+// now returns the time of the last era.
 func (p *player) now() time.Time {
 	if len(p.eras) == 0 {
 		return storyBegins
@@ -157,7 +161,7 @@ func (p *player) advance(at time.Duration) (err error) {
 	return nil
 }
 
-// fold is what hosts make of the memberships that they are told.
+// fold folds the memberships that hosts receive.
 func (p *player) fold() ring.Folded {
 	window := lb.DefaultRepairWindow
 	repair, ok := plan.MakeRepair(&lb.Endpoint{RepairWindow: &window}, &p.state, []plan.Key{{ID: 1}}, lb.EncapIPIP)
@@ -181,10 +185,10 @@ func (p *player) fold() ring.Folded {
 	return ring.Fold(rings...)
 }
 
-// owner is the member that has a hash in the era's ring.
+// owner returns the member that owns a hash in the era's ring.
 func (e *era) owner(hash uint64) uint16 { return e.ring[ring.Slot(hash, e.code)] }
 
-// ownerBefore is the one that had it in the ring before; the present one when there was none.
+// ownerBefore returns its owner in the previous ring, or the current one if there was none.
 func (e *era) ownerBefore(hash uint64) uint16 {
 	if e.before == nil {
 		return e.owner(hash)
@@ -192,7 +196,8 @@ func (e *era) ownerBefore(hash uint64) uint16 {
 	return e.before[ring.Slot(hash, e.beforeCode)]
 }
 
-// former is who hosts send it on to; the present owner when they remember nobody.
+// former returns the member to which hosts forward it, or the current owner if they have no
+// previous one.
 func (e *era) former(hash uint64) uint16 {
 	if e.turns.Slots == nil {
 		return e.owner(hash)
@@ -200,22 +205,22 @@ func (e *era) former(hash uint64) uint16 {
 	return e.turns.Slots[ring.Slot(hash, e.turns.Code)].Former()
 }
 
-// modulo is the member that has it by plain hashing.
+// modulo returns its member by plain hashing.
 func (e *era) modulo(hash uint64) uint16 { return e.taking[hash%uint64(len(e.taking))] }
 
-// has tells whether muxes know a member.
+// has reports whether muxes have a member.
 func (e *era) has(id uint16) bool { return int(id) < len(e.present) && e.present[id] }
 
-// serverAddress is the DIP of the n-th server.
+// serverAddress returns the DIP of the n-th server.
 func serverAddress(n int) netip.Addr { return numbered(10<<24|20<<16, n) }
 
-// numbered is the n-th IPv4 address from a first one on.
+// numbered returns the n-th IPv4 address from a first one on.
 func numbered(first uint32, n int) netip.Addr {
 	return netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, first+uint32(n))))
 }
 
-// Scaling is the story of Cheetah's Figure 9 (NSDI 2020): 24 servers for 20 s, then seven more, one after the other, until 30 s; from 31 s to 40 s
-// eight go; it ends after a minute.
+// Scaling is the story of Cheetah's Figure 9 (NSDI 2020): 24 servers for 20 s, then seven more, one
+// after the other, until 30 s. From 31 s to 40 s eight are removed. It ends after a minute.
 func Scaling() Story {
 	s := Story{Name: "24-31-23", Servers: 24, End: time.Minute}
 	for i := range 7 {
@@ -227,7 +232,8 @@ func Scaling() Story {
 	return s
 }
 
-// Churn is a pool of so many servers and so many changes, one a minute: with equal odds a server comes or one goes.
+// Churn is a pool of `servers` servers and `changes` changes, one a minute: with equal odds a
+// server is added or removed.
 func Churn(servers, changes int, chooser *rand.Rand) Story {
 	s := Story{Name: fmt.Sprintf("churn-%d", servers), Servers: servers}
 	for i := range changes {
@@ -241,7 +247,8 @@ func Churn(servers, changes int, chooser *rand.Rand) Story {
 	return s
 }
 
-// Sizes is how many servers take connections after each change, the time before the first one included.
+// Sizes returns how many servers accept connections after each change, including the time before
+// the first one.
 func (s Story) Sizes() []int {
 	sizes := []int{s.Servers}
 	for _, c := range s.Changes {

@@ -4,13 +4,13 @@ import "github.com/shuntlb/shunt/internal/cookie"
 
 // way is a rule in a story. Eras come with their number.
 type way interface {
-	// settle gives the connection number n, which begins in an era, its server.
+	// settle assigns a server to connection number n, which begins in an era.
 	settle(at int, e *era, n int, c *connection)
-	// reaches tells whether a packet of it finds that server in an era; when it does, it is answered.
+	// reaches reports whether its packets reach that server in an era. If so, the server replies.
 	reaches(at int, e *era, c *connection) bool
 }
 
-// wayOf is a rule in a story of so many eras.
+// wayOf returns a rule for a story of `eras` eras.
 func wayOf(rule Rule, eras int) way {
 	switch rule {
 	case Published:
@@ -21,7 +21,7 @@ func wayOf(rule Rule, eras int) way {
 	return ringWay{rule}
 }
 
-// ringWay are the rules by which a hash says who has a connection.
+// ringWay are the rules by which a hash selects the server.
 type ringWay struct{ rule Rule }
 
 func (w ringWay) settle(_ int, e *era, _ int, c *connection) {
@@ -50,7 +50,8 @@ func (w ringWay) reaches(_ int, e *era, c *connection) bool {
 	return e.owner(c.hash) == c.home
 }
 
-// publishedWay gives connections to servers by turns, as any scheduler may, and finds them by Cheetah's cookies. Servers keep their index.
+// publishedWay assigns connections to servers in turn, as any scheduler may, and finds them by
+// Cheetah's cookies. Servers keep their index.
 type publishedWay struct{}
 
 func (publishedWay) settle(_ int, e *era, n int, c *connection) {
@@ -63,25 +64,30 @@ func (publishedWay) reaches(_ int, e *era, c *connection) bool {
 	return e.has(id) && id == c.home
 }
 
-// publishedBits are the bits of a cookie of Cheetah's: one of the upper 16 of a timestamp tells versions apart.
+// publishedBits is the size of Cheetah's cookie: one of the upper 16 bits of a timestamp is the
+// version.
 const publishedBits = 15
 
-// publishedCookie is Cheetah's cookie of a server's index, and the index of a cookie: XOR with a hash of the connection.
+// publishedCookie converts a server's index to Cheetah's cookie, and back: XOR with a hash of the
+// connection.
 func publishedCookie(index uint16, hash uint64) uint16 {
 	return (index ^ uint16(hash)) & (1<<publishedBits - 1)
 }
 
-// cookieWay gives connections to servers by turns, as any scheduler may, and finds them by Shunt's cookies. From era newKey on servers stamp with the next
-// key: a connection's cookie is that of the time when it spoke last.
+// cookieWay assigns connections to servers in turn, as any scheduler may, and finds them by Shunt's
+// cookies. From era newKey on servers stamp with the next key. A connection's cookie is that of its
+// last packet.
 type cookieWay struct{ newKey int }
 
 // cookieKeys are the two keys of the VIP, by key id.
 var cookieKeys = [2][16]byte{{1, 2, 3, 4}, {5, 6, 7, 8}}
 
-// cookieSecrets are the orders that the keys shuffle member ids by, as those of all keys that managers make do.
+// cookieSecrets are the orders in which the keys shuffle member ids, as with all keys that managers
+// make.
 var cookieSecrets = [2]cookie.Secret{cookie.SecretOf(cookieKeys[0]), cookie.SecretOf(cookieKeys[1])}
 
-// encodeCookie returns Shunt's cookie of a member under the key of an id, decodeCookie the member that a cookie names.
+// encodeCookie returns Shunt's cookie of a member under the key of an id. decodeCookie returns the
+// member of a cookie.
 func encodeCookie(f cookie.Flow, kid uint8, id uint16) uint16 {
 	return cookie.Encode(cookie.PRF(cookieKeys[kid], f), kid, id, cookieSecrets[kid])
 }
@@ -91,7 +97,7 @@ func decodeCookie(f cookie.Flow, c uint16) (id uint16, ok bool) {
 	return cookie.Decode(cookie.PRF(cookieKeys[kid], f), c, cookieSecrets[kid])
 }
 
-// stamp makes the cookie that servers stamp with in an era.
+// stamp sets the cookie that servers stamp with in an era.
 func (w cookieWay) stamp(at int, c *connection) {
 	kid := uint8(0)
 	if at >= w.newKey {

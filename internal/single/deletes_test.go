@@ -13,7 +13,7 @@ import (
 	"github.com/shuntlb/shunt/internal/clock"
 )
 
-// objects follows a directory whose files hold an object in each line, as box does.
+// objects follows a directory whose files hold one object per line, as box does.
 type objects struct {
 	t     *testing.T
 	dir   string
@@ -73,7 +73,8 @@ func (o *objects) holds(want string) {
 	}
 }
 
-// TestNotThereYetIsNoDeletion: whatever a file looks like on its way, objects are deleted when it stays so, and not before.
+// TestNotThereYetIsNoDeletion: objects are deleted only when the content stays unchanged, however
+// the file looks meanwhile.
 func TestNotThereYetIsNoDeletion(t *testing.T) {
 	for name, change := range map[string]func(o *objects){
 		"cut short":    func(o *objects) { o.write("a.yaml", "web\n") },
@@ -88,7 +89,7 @@ func TestNotThereYetIsNoDeletion(t *testing.T) {
 			o.clock.Advance(confirm - time.Millisecond)
 			o.look()
 			o.holds("web shop mail")
-			// It comes back, with more than before.
+			// It returns, with more than before.
 			o.write("a.yaml", "web\nshop\nnew\n")
 			o.look()
 			o.holds("web shop new mail")
@@ -103,7 +104,8 @@ func TestNotThereYetIsNoDeletion(t *testing.T) {
 	}
 }
 
-// TestSlowWriter: content that goes on changing is not settled, nor is that of a file which a process has open for writing.
+// TestSlowWriter: content that keeps changing is not settled, nor is that of a file which a process
+// has open for writing.
 func TestSlowWriter(t *testing.T) {
 	o := newObjects(t)
 	f, err := os.OpenFile(filepath.Join(o.dir, "a.yaml"), os.O_WRONLY|os.O_TRUNC, 0)
@@ -139,8 +141,9 @@ func TestSlowWriter(t *testing.T) {
 	}
 }
 
-// TestWriterIsWaitedFor: content of a file that a process has open for writing is not applied for a while, since it may be a part, and then it is: a
-// process may have it open for ever.
+// TestWriterIsWaitedFor: content of a file that a process has open for writing is applied only
+// after a while, because it may be partial. Then it is applied, because a process may keep it open
+// without limit.
 func TestWriterIsWaitedFor(t *testing.T) {
 	o := newObjects(t)
 	f, err := os.OpenFile(filepath.Join(o.dir, "a.yaml"), os.O_WRONLY|os.O_APPEND, 0)
@@ -166,7 +169,7 @@ func TestWriterIsWaitedFor(t *testing.T) {
 	o.look()
 	o.holds("web shop new more mail")
 
-	// Hours later another one writes in two steps.
+	// Hours later another writer writes in two steps.
 	o.clock.Advance(time.Hour)
 	f, err = os.OpenFile(filepath.Join(o.dir, "a.yaml"), os.O_WRONLY|os.O_APPEND, 0)
 	if err != nil {
@@ -187,7 +190,8 @@ func TestWriterIsWaitedFor(t *testing.T) {
 	o.holds("web shop new more half mail")
 }
 
-// TestWriterThatChangesNothing: after a writer that took back what it wrote, the next one is waited for as long as the first.
+// TestWriterThatChangesNothing: after a writer that reverted its change, the next one is waited for
+// as long as the first.
 func TestWriterThatChangesNothing(t *testing.T) {
 	o := newObjects(t)
 	path := filepath.Join(o.dir, "a.yaml")
@@ -214,7 +218,8 @@ func TestWriterThatChangesNothing(t *testing.T) {
 	}
 }
 
-// TestWriterThatBeginsWithDeletions: the wait for a writer whose content deletes objects is none of what it writes next.
+// TestWriterThatBeginsWithDeletions: the wait for a writer whose content deletes objects does not
+// count for its next content.
 func TestWriterThatBeginsWithDeletions(t *testing.T) {
 	o := newObjects(t)
 	f, err := os.OpenFile(filepath.Join(o.dir, "a.yaml"), os.O_WRONLY|os.O_TRUNC, 0)

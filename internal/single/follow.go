@@ -1,4 +1,5 @@
-// Package single keeps what a manager holds equal to a file: who runs one or two balancers edits that and calls nobody.
+// Package single keeps the objects of a manager equal to a file, for deployments with one or two
+// balancers that are configured by editing it.
 package single
 
 import (
@@ -17,33 +18,37 @@ import (
 )
 
 const (
-	// settle is how long a file must be left alone before it is read: editors write in several steps.
+	// settle is how long a file must be unchanged before it is read, because editors write in
+	// several steps.
 	settle = 200 * time.Millisecond
-	// patience is how long it may take until it is: where something is written all the time nobody would look else.
+	// patience limits that wait, because a path that changes constantly would otherwise never be
+	// read.
 	patience = 10 * settle
-	// retry is the pause before what failed for a passing reason is tried again.
+	// retry is the pause before a retry after a transient error.
 	retry = time.Second
-	// confirm is how long content that deletes objects, or parts of them, must stay unchanged before it is applied: a file that is missing,
-	// empty or cut short may not be complete yet. So long a file that a process has open for writing is left alone, too.
+	// confirm is how long content that deletes objects, or parts of them, must stay unchanged
+	// before it is applied, because a file that is missing, empty or truncated may be incomplete. A
+	// file that a process has open for writing is also left alone for this time.
 	confirm = 3 * time.Second
 )
 
-// Deletes is the error of Options.Apply for content that deletes objects, or parts of them, and is not settled yet. The same content is applied again, once
-// it is.
+// Deletes is the error of Options.Apply for content that deletes objects, or parts of them, and is
+// not settled yet. The same content is applied again, once it is.
 type Deletes struct{ Objects []string }
 
 // Error implements error.
 func (e Deletes) Error() string { return "no longer holds " + strings.Join(e.Objects, ", ") }
 
-// Attempt is what Options.Apply may do.
+// Attempt is the context of one call of Options.Apply.
 type Attempt struct {
-	// Deletions reports whether objects, and parts of them, that the path no longer holds may be deleted.
+	// Deletions reports whether objects, and parts of them, that the path no longer holds may be
+	// deleted.
 	Deletions bool
 	// Unchanged reports whether the path holds the same content as when the attempt began.
 	Unchanged func() bool
 }
 
-// Transient wraps an error of Options.Apply that may pass by itself: the same content is applied again.
+// Transient wraps a transient error of Options.Apply: the same content is applied again.
 type Transient struct{ Err error }
 
 // Error implements error.
@@ -52,23 +57,24 @@ func (e Transient) Error() string { return e.Err.Error() }
 // Unwrap implements errors.
 func (e Transient) Unwrap() error { return e.Err }
 
-// Options say what is followed. Everything but Reload, Told, Clock and Log is required.
+// Options configures Follow. All fields except Reload, Told, Clock and Log are required.
 type Options struct {
-	// Path is a YAML file, or a directory whose .yaml and .yml files count.
+	// Path is a YAML file, or a directory whose .yaml and .yml files are read.
 	Path string
-	// Apply brings the manager to what the path holds, wholly or, with an error, not at all. It returns a summary for
-	// people.
+	// Apply applies the content of the path to the manager, completely or, with an error, not at
+	// all. It returns a summary for people.
 	Apply func(ctx context.Context, a Attempt) (string, error)
-	// Reload asks for the path to be read at once, whether it changed or not.
+	// Reload requests an immediate read of the path, whether it changed or not.
 	Reload <-chan os.Signal
-	// Told gets the outcome of every attempt: err is nil, or why the last good state is kept.
+	// Told receives the outcome of every attempt: err is nil, or the reason why the last good state
+	// is kept.
 	Told  func(summary string, err error)
 	Clock clock.Clock
 	Log   *slog.Logger
 }
 
-// Follow applies the path's content and then every change of it, until ctx ends. What is refused leaves everything as it
-// was. An error says that the path cannot be watched.
+// Follow applies the path's content and then every change of it, until ctx ends. Refused content
+// changes nothing. It returns an error if the path cannot be watched.
 func Follow(ctx context.Context, o Options) error {
 	if o.Clock == nil {
 		o.Clock = clock.System{}
@@ -86,7 +92,7 @@ func Follow(ctx context.Context, o Options) error {
 	defer watcher.Close()
 	f := follower{o: o}
 	again := f.attempt(ctx, true)
-	var changed time.Time // the first change that was not looked at; zero when there is none
+	var changed time.Time // the first unread change; zero when there is none
 	soon := func() {
 		now := o.Clock.Now()
 		if changed.IsZero() {
@@ -106,7 +112,7 @@ func Follow(ctx context.Context, o Options) error {
 			}
 			soon()
 		case err := <-watcher.Errors:
-			// Events may be lost: look, whatever they were.
+			// Events may be lost, so read the path.
 			o.Log.Warn("watching the configuration", "path", o.Path, "error", err)
 			soon()
 		case <-o.Reload:
@@ -115,28 +121,29 @@ func Follow(ctx context.Context, o Options) error {
 			again = f.attempt(ctx, true)
 		case <-again:
 			changed = time.Time{}
-			// First: what changes after the look is seen.
+			// Refresh first, so that changes after the read are detected.
 			watcher.refresh()
 			again = f.attempt(ctx, false)
 		}
 	}
 }
 
-// follower remembers what was tried last.
+// follower holds the state of the last attempt.
 type follower struct {
 	o Options
-	// tried is the content of the last attempt, failed whether it is worth another one.
+	// tried is the content of the last attempt; failed reports whether to retry it.
 	tried  [sha256.Size]byte
 	failed bool
 	// waits: the content of the last attempt deletes objects, and is unchanged since then.
 	waits bool
 	since time.Time
-	// opened is when a file was first seen open for writing since the last attempt, but for looks that wait to delete; zero when none was.
+	// opened is when a file was first found open for writing since the last attempt, not counting
+	// reads that wait to delete; zero when none was.
 	opened time.Time
 }
 
-// attempt applies what differs from the last attempt, or everything when forced. It returns when to look again, nil for
-// when something changes.
+// attempt applies the content if it differs from the last attempt, or always when forced. It
+// returns a channel for the time of the next attempt, nil to wait for a change.
 func (f *follower) attempt(ctx context.Context, forced bool) <-chan time.Time {
 	sum, err := digest(f.o.Path)
 	now := f.o.Clock.Now()
@@ -156,7 +163,7 @@ func (f *follower) attempt(ctx context.Context, forced bool) <-chan time.Time {
 		f.o.Log.Info("file is being written, it is applied later", "file", name)
 		return f.o.Clock.After(retry)
 	}
-	f.opened = time.Time{} // the next change waits for its writer anew
+	f.opened = time.Time{} // the next change waits for its writer again
 	waited := same && f.waits
 	f.tried, f.failed, f.waits = sum, false, false
 	var summary string
@@ -182,8 +189,9 @@ func (f *follower) attempt(ctx context.Context, forced bool) <-chan time.Time {
 	return nil
 }
 
-// written returns a file of the path that another process has open for writing, and which has to be waited for; empty when there is none. What
-// deletes nothing waits no longer than confirm, and not at all when it is forced.
+// written returns a file of the path that another process has open for writing and that must be
+// waited for; empty when there is none. Content that deletes nothing waits at most for confirm, and
+// not at all when forced.
 func (f *follower) written(now time.Time, forced, deletes bool) string {
 	if !deletes && (forced || !f.opened.IsZero() && now.Sub(f.opened) >= confirm) {
 		return ""
@@ -203,7 +211,8 @@ func (f *follower) written(now time.Time, forced, deletes bool) string {
 	return ""
 }
 
-// digest is over the content of a file, or of the YAML files in a directory with their names.
+// digest returns a hash of the content of a file, or of the YAML files in a directory with their
+// names.
 func digest(path string) (sum [sha256.Size]byte, err error) {
 	files, err := Files(path)
 	if err != nil {
@@ -221,7 +230,8 @@ func digest(path string) (sum [sha256.Size]byte, err error) {
 	return sha256.Sum256(all.Bytes()), nil
 }
 
-// Files are the path itself, or the .yaml and .yml files of a directory in the order of their names.
+// Files returns the path itself, or the .yaml and .yml files of a directory in the order of their
+// names.
 func Files(path string) ([]string, error) {
 	info, err := os.Stat(path)
 	if err != nil {

@@ -13,16 +13,16 @@ import (
 	"github.com/shuntlb/shunt/internal/clock"
 )
 
-// bench follows a file and tells every attempt.
+// bench follows a file and records every attempt.
 type bench struct {
 	t        *testing.T
 	dir      string
 	path     string
 	reload   chan os.Signal
 	attempts chan string
-	// answer is what the manager says of a content.
+	// answer returns the manager's result for a content.
 	answer func(content string) error
-	// deletes, if not nil, tells which content deletes objects.
+	// deletes, if not nil, reports whether a content deletes objects.
 	deletes func(content string) bool
 	clock   clock.Clock
 	done    chan error
@@ -73,11 +73,11 @@ func (b *bench) start() {
 	})
 }
 
-// next is the outcome of the next attempt; a test that never sees one fails by the test's own time limit.
+// next checks the outcome of the next attempt; a test without one fails by its time limit.
 func (b *bench) next(want string) {
 	b.t.Helper()
 	got := <-b.attempts
-	for got == "" { // between the truncation of a file and the write
+	for got == "" { // read between the truncation of a file and the write
 		got = <-b.attempts
 	}
 	if got != want {
@@ -94,7 +94,8 @@ func (b *bench) write(path, content string) {
 
 func accept(string) error { return nil }
 
-// TestFollowChanges: writing in place, replacing by rename and SIGHUP are all seen, and equal content is applied once.
+// TestFollowChanges: writing in place, replacing by rename and SIGHUP are all detected, and equal
+// content is applied once.
 func TestFollowChanges(t *testing.T) {
 	b := follow(t, "shunt.yaml", accept)
 	b.write(b.path, "one")
@@ -111,14 +112,14 @@ func TestFollowChanges(t *testing.T) {
 	}
 	replace("three")
 	b.next("three")
-	replace("three") // the same, never less
+	replace("three") // the same content again
 	b.reload <- syscall.SIGHUP
-	b.next("three") // of the signal; a second one would be the next
+	b.next("three") // from the signal; a second one would be the next
 	b.write(b.path, "four")
 	b.next("four")
 }
 
-// TestFollowSymlink: configuration that is mounted by links to a directory that is replaced.
+// TestFollowSymlink: configuration that is mounted through links to a directory that is replaced.
 func TestFollowSymlink(t *testing.T) {
 	b := follow(t, "shunt.yaml", accept)
 	for _, v := range []string{"v1", "v2"} {
@@ -141,7 +142,7 @@ func TestFollowSymlink(t *testing.T) {
 	b.next("v2")
 }
 
-// TestFollowLinkToElsewhere: the file that a link leads to is edited in place, in a directory of its own.
+// TestFollowLinkToElsewhere: the target of a link is edited in place, in a directory of its own.
 func TestFollowLinkToElsewhere(t *testing.T) {
 	b := follow(t, "shunt.yaml", accept)
 	elsewhere := filepath.Join(t.TempDir(), "mine.yaml")
@@ -163,7 +164,8 @@ func TestFollowLinkToElsewhere(t *testing.T) {
 	b.next("four")
 }
 
-// TestFollowReplacedDirectory: a directory that is replaced as a whole, by rename, by removal or by its link, is still followed.
+// TestFollowReplacedDirectory: a directory that is replaced by rename, by removal or through its
+// link is still followed.
 func TestFollowReplacedDirectory(t *testing.T) {
 	b := follow(t, "conf.d", accept)
 	fill := func(dir, content string) string {
@@ -174,7 +176,7 @@ func TestFollowReplacedDirectory(t *testing.T) {
 		b.write(filepath.Join(dir, "a.yaml"), content)
 		return dir
 	}
-	// until skips what is told of the time in which there is no such directory.
+	// until skips the outcomes of the time in which the directory does not exist.
 	until := func(want string) {
 		t.Helper()
 		for got := range b.attempts {
@@ -211,7 +213,7 @@ func TestFollowReplacedDirectory(t *testing.T) {
 	until("eight")
 }
 
-// TestFollowBusyDirectory: where something else is written all the time a change is seen nevertheless.
+// TestFollowBusyDirectory: a change is detected although other files are written constantly.
 func TestFollowBusyDirectory(t *testing.T) {
 	b := follow(t, "shunt.yaml", accept)
 	b.write(b.path, "one")
@@ -235,7 +237,7 @@ func TestFollowBusyDirectory(t *testing.T) {
 	<-stopped
 }
 
-// TestFollowRefused: what is refused is told once and not tried again until the file changes.
+// TestFollowRefused: a refused content is reported once and not retried until the file changes.
 func TestFollowRefused(t *testing.T) {
 	b := follow(t, "shunt.yaml", func(content string) error {
 		if content == "bad" {
@@ -253,7 +255,7 @@ func TestFollowRefused(t *testing.T) {
 	}
 }
 
-// TestFollowTransient: what may pass is tried again without a change of the file.
+// TestFollowTransient: a transient error is retried without a change of the file.
 func TestFollowTransient(t *testing.T) {
 	turns := 0
 	b := follow(t, "shunt.yaml", func(string) error {
@@ -269,7 +271,7 @@ func TestFollowTransient(t *testing.T) {
 	b.next("x")
 }
 
-// TestFollowMissing: a file that goes away keeps what was, and its return is seen.
+// TestFollowMissing: the state stays when the file is removed, and its return is detected.
 func TestFollowMissing(t *testing.T) {
 	b := follow(t, "shunt.yaml", accept)
 	b.write(b.path, "here")
@@ -283,7 +285,7 @@ func TestFollowMissing(t *testing.T) {
 	b.next("back")
 }
 
-// TestFollowDirectory: only YAML files count, in the order of their names.
+// TestFollowDirectory: only YAML files are read, in the order of their names.
 func TestFollowDirectory(t *testing.T) {
 	b := follow(t, "", accept)
 	b.path = b.dir
@@ -298,7 +300,7 @@ func TestFollowDirectory(t *testing.T) {
 		if got == "ABC" {
 			break
 		}
-		if got != "AB" { // c.yaml is there, and nothing in it yet
+		if got != "AB" { // c.yaml exists, and is still empty
 			t.Fatalf("attempt told %q, want ABC", got)
 		}
 	}
@@ -311,7 +313,7 @@ func TestFollowDirectory(t *testing.T) {
 	}
 }
 
-// TestFollowNowhere: a directory that is not there cannot be watched.
+// TestFollowNowhere: a missing directory cannot be watched.
 func TestFollowNowhere(t *testing.T) {
 	err := Follow(t.Context(), Options{Path: filepath.Join(t.TempDir(), "no", "shunt.yaml"), Apply: func(context.Context, Attempt) (string, error) { return "", nil }})
 	if err == nil {
@@ -319,7 +321,7 @@ func TestFollowNowhere(t *testing.T) {
 	}
 }
 
-// TestFollowStops: the end of the context ends it, also while something is to be tried again.
+// TestFollowStops: the end of the context stops it, also while a retry is pending.
 func TestFollowStops(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()

@@ -7,16 +7,16 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// maxLinks bounds how many links are followed to a file, as the kernel does.
+// maxLinks limits the links that are followed to a file, as in the kernel.
 const maxLinks = 40
 
-// watch sees changes of a path by whatever way it leads to its content.
+// watch detects changes of a path, through whatever links it leads to its content.
 type watch struct {
 	*fsnotify.Watcher
 	path string
 }
 
-// newWatch fails when nothing could be seen.
+// newWatch returns an error if no change could be detected.
 func newWatch(path string) (*watch, error) {
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
@@ -31,8 +31,9 @@ func newWatch(path string) (*watch, error) {
 	return w, nil
 }
 
-// refresh watches the directories that matter now: links may lead elsewhere, and directories may be others of the same names. What
-// is watched needlessly costs a look. Those that cannot be watched are not there, and their parents tell when they are.
+// refresh watches the directories that matter now, because links may have new targets, and
+// directories may have been replaced under the same names. A needless watch only costs a read.
+// Directories that cannot be watched do not exist, and their parents report when they are created.
 func (w *watch) refresh() {
 	for _, dir := range w.dirs() {
 		if real, err := filepath.EvalSymlinks(dir); err == nil {
@@ -41,8 +42,9 @@ func (w *watch) refresh() {
 	}
 }
 
-// dirs are the directories in which something of the way to the content can change: those of the path and of all links in
-// it, the path itself when it is one, and the parents of these, where they are replaced.
+// dirs returns the directories in which a part of the path to the content can change: those of the
+// path and of all links in it, the path itself when it is one, and the parents of these, in which
+// they are replaced.
 func (w *watch) dirs() []string {
 	var out []string
 	links := 0

@@ -7,8 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hasWriter reports whether a process has the file open for writing: the kernel grants no read lease then (fcntl(2), F_SETLEASE). False
-// where the file system has no leases.
+// hasWriter reports whether a process has the file open for writing. It requests a read lease,
+// which the kernel then refuses (fcntl(2), F_SETLEASE). It returns false if the file system has no
+// leases.
 func hasWriter(path string) bool {
 	f, err := os.Open(path)
 	if err != nil {
@@ -18,6 +19,7 @@ func hasWriter(path string) bool {
 	if _, err := unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_RDLCK); err != nil {
 		return errors.Is(err, unix.EAGAIN)
 	}
-	_, _ = unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_UNLCK) // closing the file ends it too
+	// closing the file would end it, too
+	_, _ = unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_UNLCK)
 	return false
 }

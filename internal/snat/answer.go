@@ -2,46 +2,49 @@ package snat
 
 import "time"
 
-// Kind is what an answer says.
+// Kind is the type of an answer.
 type Kind uint8
 
 const (
-	// Granted: these ranges, beside those that the DIP has, may be used from now on.
+	// Granted: the DIP may use these ranges in addition from now on.
 	Granted Kind = iota + 1
-	// All: these are all ranges that the DIP has.
+	// All: these are all ranges of the DIP.
 	All
-	// Taken: these ranges are no longer the DIP's: it gave them back, or is no longer one of the VIP's.
+	// Taken: these ranges no longer belong to the DIP, because it returned them, or no longer
+	// belongs to the VIP.
 	Taken
-	// Leave: no new connection may take a port of these ranges; when the last one is over they are to be given back.
+	// Leave: new connections may not take ports of these ranges; they must be returned when the
+	// last connection ends.
 	Leave
 	// Refused: there is nothing to grant at present.
 	Refused
-	// Shrink: the DIP may keep Keep of its ranges, those that were used last. No new connection may take a port of the others; they are to be
-	// given back as soon as they are unused.
+	// Shrink: the DIP may keep Keep of its ranges, the most recently used ones. New connections may
+	// not take ports of the others, which must be returned as soon as they are unused.
 	Shrink
-	// Reclaim: ranges that are unused now are to be given back at once, though not all: others need them.
+	// Reclaim: ranges that are unused now must be returned soon, except a few, because other DIPs
+	// need them.
 	Reclaim
 )
 
-// Reason is why an ask was refused.
+// Reason is the reason of a refusal.
 type Reason uint8
 
 const (
 	// ReasonExhausted: the VIP has no free range.
 	ReasonExhausted Reason = iota + 1
-	// ReasonDIPLimit: the DIP has as many as it may have.
+	// ReasonDIPLimit: the DIP has reached its limit.
 	ReasonDIPLimit
-	// ReasonTenantLimit: the tenant has as many as it may have.
+	// ReasonTenantLimit: the tenant has reached its limit.
 	ReasonTenantLimit
 )
 
-// reasons are their names, as events and metrics say them.
+// reasons are their names in events and metrics.
 var reasons = [...]string{"", "exhausted", "dip_limit", "tenant_limit"}
 
-// String is the reason as events and metrics say it.
+// String returns the name in events and metrics.
 func (r Reason) String() string { return reasons[r] }
 
-// ParseReason reads what String wrote; what it does not know counts as exhausted.
+// ParseReason parses the output of String; unknown names count as exhausted.
 func ParseReason(s string) Reason {
 	for i, name := range reasons {
 		if name == s {
@@ -51,18 +54,18 @@ func ParseReason(s string) Reason {
 	return ReasonExhausted
 }
 
-// Answer is what the desk says to the host of a DIP.
+// Answer is a message of the allocator to the host of a DIP.
 type Answer struct {
 	Holder Holder
 	Kind   Kind
 	Ranges []Range
-	// Keep is of Shrink: how many ranges the DIP may keep.
+	// Keep is the number of ranges that the DIP may keep with Shrink.
 	Keep int
-	// Revision orders grants and what was taken: of Granted and All that of the commit that muxes acknowledged, of Taken that of
-	// the commit that took.
+	// Revision orders grants and takings: for Granted and All the revision of the commit that muxes
+	// acknowledged, for Taken that of the commit that took the ranges.
 	Revision int64
 	Reason   Reason
-	// Asked is when the ask came that Granted answers, Served when its turn came, and Stored when the batch was, by the desk's
-	// clock; zero otherwise.
+	// Asked is when the request for Granted arrived, Served when its turn came, and Stored when the
+	// batch was stored, by the allocator's clock; zero otherwise.
 	Asked, Served, Stored time.Time
 }

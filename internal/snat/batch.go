@@ -8,27 +8,27 @@ import (
 	"time"
 )
 
-// Lease is a range of a DIP.
+// Lease is a range that is leased to a DIP.
 type Lease struct {
 	DIP   netip.Addr
 	Range Range
 }
 
-// Section is what a batch does to one VIP. No range is in it twice.
+// Section holds the changes of a batch for one VIP. No range is in it twice.
 type Section struct {
 	VIP    VIP
 	Leased []Lease
 	Freed  []Range
 }
 
-// Batch is what one transaction does to leases. Batches are numbered without a gap.
+// Batch holds the lease changes of one transaction. Batches are numbered without gaps.
 type Batch struct {
 	Number   uint64
 	At       time.Time // of the leader's clock, whole milliseconds
 	Sections []Section
 }
 
-// Changes is how many ranges change hands.
+// Changes returns the number of ranges that change owner.
 func (b *Batch) Changes() (n int) {
 	for i := range b.Sections {
 		n += len(b.Sections[i].Leased) + len(b.Sections[i].Freed)
@@ -39,11 +39,12 @@ func (b *Batch) Changes() (n int) {
 // format is the version of packed values.
 const format = 1
 
-// errShort: packed bytes end too early, or too late.
+// errShort means that packed bytes end too early, or too late.
 var errShort = errors.New("packed leases: wrong length")
 
-// Pack appends the batch: version u8, number u64, time in Unix milliseconds i64, sections u32; each of them VNI u32, VIP 4 bytes,
-// leased u32, freed u32; each lease DIP 4 bytes, range u16; each freed range u16. Big endian.
+// Pack appends the batch: version u8, number u64, time in Unix milliseconds i64, sections u32; each
+// of them VNI u32, VIP 4 bytes, leased u32, freed u32; each lease DIP 4 bytes, range u16; each
+// freed range u16. Big endian.
 func (b *Batch) Pack(out []byte) []byte {
 	e := binary.BigEndian
 	out = append(out, format)
@@ -71,7 +72,7 @@ func packVIP(out []byte, v VIP) []byte {
 	return append(binary.BigEndian.AppendUint32(out, v.VNI), a[:]...)
 }
 
-// Unpack reads what Pack wrote.
+// Unpack parses the output of Pack.
 func (b *Batch) Unpack(in []byte) error {
 	c := cursor{in: in}
 	if err := c.version(); err != nil {
@@ -99,7 +100,7 @@ func (b *Batch) Unpack(in []byte) error {
 	return c.end()
 }
 
-// cursor reads packed bytes; what is beyond the end reads as zero and is told by end.
+// cursor reads packed bytes. Bytes beyond the end read as zero, and end then returns an error.
 type cursor struct {
 	in    []byte
 	short bool
@@ -131,7 +132,7 @@ func (c *cursor) rng() Range {
 	return r
 }
 
-// count reads a number of elements that take at least size bytes each.
+// count reads a number of elements of at least size bytes each.
 func (c *cursor) count(size int) int {
 	n := int(c.u32())
 	if n*size > len(c.in) {

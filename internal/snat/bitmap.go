@@ -2,29 +2,31 @@ package snat
 
 import "math/bits"
 
-// Bitmap is a set of ranges in two levels: a bit of the upper one says that a word of the lower one is not zero.
+// Bitmap is a set of ranges with two levels: a bit of the upper level marks a non-zero element of
+// the lower one.
 type Bitmap struct {
 	words [Ranges / 64]uint64
 	upper [Ranges / 64 / 64]uint64
 }
 
-// Has tells whether the range is in the set.
+// Has reports whether the range is in the set.
 func (b *Bitmap) Has(r Range) bool { return b.words[r/64]>>(r%64)&1 != 0 }
 
-// Set puts the range into the set.
+// Set adds the range to the set.
 func (b *Bitmap) Set(r Range) {
 	b.words[r/64] |= 1 << (r % 64)
 	b.upper[r/4096] |= 1 << (r / 64 % 64)
 }
 
-// Clear takes the range out of the set.
+// Clear removes the range from the set.
 func (b *Bitmap) Clear(r Range) {
 	if b.words[r/64] &^= 1 << (r % 64); b.words[r/64] == 0 {
 		b.upper[r/4096] &^= 1 << (r / 64 % 64)
 	}
 }
 
-// Next is the first range of the set from the given one on, and from the beginning when there is none; false: the set is empty.
+// Next returns the first range of the set at or after from, else the first one; false: the set is
+// empty.
 func (b *Bitmap) Next(from Range) (Range, bool) {
 	if r, ok := b.after(from); ok {
 		return r, true
@@ -52,7 +54,7 @@ func (b *Bitmap) after(from Range) (Range, bool) {
 	return w*64 + Range(bits.TrailingZeros64(b.words[w])), true
 }
 
-// Count is how many ranges are in the set.
+// Count returns the number of ranges in the set.
 func (b *Bitmap) Count() (n int) {
 	for _, w := range b.words {
 		n += bits.OnesCount64(w)

@@ -5,14 +5,15 @@ import (
 	"time"
 )
 
-// Owner names a DIP within a block; 0 is nobody.
+// Owner is the number of a DIP within a block; 0 means none.
 type Owner uint16
 
-// Block is the ranges of one VIP. Each is closed, leased, at rest, or free; one that is closed may still be leased or at rest, as
-// those are in which an endpoint began to listen after they were leased. Ranges are taken next fit: one that was freed is the last
-// to be taken again (the time that it rests is the least, not the usual).
+// Block holds the ranges of one VIP. Each is closed, leased, resting, or free. A closed range may
+// still be leased or resting if an endpoint began to listen in it after it was leased. Ranges are
+// allocated next fit, so a freed range is the last to be leased again and rests longer than the
+// minimum.
 type Block struct {
-	free   Bitmap // neither closed, nor leased, nor at rest
+	free   Bitmap // neither closed, nor leased, nor resting
 	closed Bitmap
 	owners [Ranges]Owner
 	next   Range
@@ -20,7 +21,7 @@ type Block struct {
 	nfree, nleased int
 }
 
-// resting are ranges that may not be leased yet, in the order of their times.
+// resting holds ranges that may not be leased yet, ordered by time.
 type resting struct {
 	queue []rest
 	first int
@@ -31,7 +32,7 @@ type rest struct {
 	until int64 // Unix nanoseconds
 }
 
-// NewBlock makes a block of which only the closed ranges may not be leased.
+// NewBlock returns a block in which all ranges except the closed ones are free.
 func NewBlock(closed *Bitmap) *Block {
 	b := &Block{closed: *closed}
 	for r := range Range(Ranges) {
@@ -40,7 +41,7 @@ func NewBlock(closed *Bitmap) *Block {
 	return b
 }
 
-// open makes a range free unless something is against it.
+// open frees a range unless it is leased, closed or free.
 func (b *Block) open(r Range) {
 	if b.owners[r] == 0 && !b.closed.Has(r) && !b.free.Has(r) {
 		b.free.Set(r)
@@ -48,16 +49,16 @@ func (b *Block) open(r Range) {
 	}
 }
 
-// Free is how many ranges may be taken, Leased how many are.
+// Free returns the number of ranges that may be leased.
 func (b *Block) Free() int { return b.nfree }
 
-// Leased is how many ranges have an owner.
+// Leased returns the number of ranges with an owner.
 func (b *Block) Leased() int { return b.nleased }
 
-// Resting is how many ranges rest.
+// Resting returns the number of resting ranges.
 func (b *Block) Resting() int { return len(b.queue) - b.first }
 
-// Owner is who has the range; 0: nobody.
+// Owner returns the owner of the range; 0: none.
 func (b *Block) Owner(r Range) Owner { return b.owners[r] }
 
 // Take leases the next free range; false: there is none.
@@ -74,7 +75,8 @@ func (b *Block) Take(o Owner) (Range, bool) {
 	return r, true
 }
 
-// Hold leases a given range, as it is known from elsewhere; false: somebody else has it. That it rested, or is closed, does not matter.
+// Hold leases a given range that is known to be leased, resting and closed ranges included; false:
+// another owner has it.
 func (b *Block) Hold(r Range, o Owner) bool {
 	if b.owners[r] != 0 {
 		return b.owners[r] == o
@@ -94,7 +96,7 @@ func (b *Block) Hold(r Range, o Owner) bool {
 	return true
 }
 
-// Give ends a lease: the range rests until the given time.
+// Give ends a lease. The range then rests until the given time.
 func (b *Block) Give(r Range, until time.Time) {
 	if b.owners[r] == 0 {
 		panic(fmt.Sprintf("snat: range %s is given back, but nobody has it", r))
@@ -104,8 +106,8 @@ func (b *Block) Give(r Range, until time.Time) {
 	b.Rest(r, until)
 }
 
-// Rest keeps a range that nobody has from being leased until the given time, or as long as the one that began to rest before it if that is
-// later: the quarantine may have been shortened.
+// Rest keeps a range without owner from being leased until the given time, or until the time of the
+// previous entry if that is later, because the quarantine may have been shortened.
 func (b *Block) Rest(r Range, until time.Time) {
 	if b.free.Has(r) {
 		b.free.Clear(r)
@@ -122,14 +124,14 @@ func (b *Block) Rest(r Range, until time.Time) {
 	b.queue = append(b.queue, rest{r, at})
 }
 
-// Tick ends the rest of ranges whose time is over.
+// Tick frees the ranges whose rest is over.
 func (b *Block) Tick(now time.Time) {
 	for at := now.UnixNano(); b.first < len(b.queue) && b.queue[b.first].until <= at; b.first++ {
 		b.open(b.queue[b.first].r)
 	}
 }
 
-// Close changes which ranges may not be leased. Those that are leased stay so.
+// Close sets the ranges that may not be leased. Existing leases stay.
 func (b *Block) Close(closed *Bitmap) {
 	was := b.closed
 	b.closed = *closed

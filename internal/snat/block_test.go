@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// naive is a block without any cleverness: a state for each range.
+// naive is a simple block: a state for each range.
 type naive struct {
 	closed [Ranges]bool
 	owner  [Ranges]Owner
@@ -155,7 +155,8 @@ func TestDemandDoubles(t *testing.T) {
 	}
 }
 
-// TestAbuserWaitsBehindItself: a tenant of which 10,000 DIPs ask delays another tenant's ask by one turn.
+// TestAbuserWaitsBehindItself: a tenant with requests of 10,000 DIPs delays another tenant's
+// request by one turn.
 func TestAbuserWaitsBehindItself(t *testing.T) {
 	now := time.Unix(0, 0)
 	d := Open(DefaultRules, NewBook(), 1, nil, nil, now)
@@ -254,7 +255,8 @@ func TestSilentMuxHoldsUpGrantsForTwentyMilliseconds(t *testing.T) {
 	}
 }
 
-// TestOpenDeskWaitsForMuxesThatItHasNotHeard: their acknowledgements are on their way; one that was heard has 20 ms as ever.
+// TestOpenDeskWaitsForMuxesThatItHasNotHeard: a new allocator waits for muxes that have not
+// reported, because their acknowledgements are in flight; one that has reported has 20 ms as usual.
 func TestOpenDeskWaitsForMuxesThatItHasNotHeard(t *testing.T) {
 	now := time.Unix(0, 0)
 	name := VIP{Addr: netip.MustParseAddr("203.0.113.10")}
@@ -396,8 +398,9 @@ func BenchmarkTake(b *testing.B) {
 	}
 }
 
-// TestQuarantineOfAVIP: a freed range is not leased before its VIP's quarantine is over, and then it is; a leader that begins keeps it for as
-// long again, unless it was freed so long ago that no clock can be that wrong.
+// TestQuarantineOfAVIP: a freed range is leased only after its VIP's quarantine. A new leader
+// repeats the quarantine, unless the range was freed so long ago that clock differences do not
+// matter.
 func TestQuarantineOfAVIP(t *testing.T) {
 	name, dip := VIP{Addr: netip.MustParseAddr("203.0.113.10")}, netip.MustParseAddr("10.20.1.11")
 	for _, quarantine := range []time.Duration{0, 30 * time.Second, MaxQuarantine} {
@@ -406,7 +409,7 @@ func TestQuarantineOfAVIP(t *testing.T) {
 			rests = Quarantine
 		}
 		book, revision := NewBook(), int64(1)
-		// One range alone may be leased.
+		// Only one range may be leased.
 		conf := &Config{Tenant: "shop", DIPs: []netip.Addr{dip}, Closed: *Closed([2]uint16{1032, 65535}), Quarantine: quarantine}
 		configs := map[VIP]*Config{name: conf}
 		var d *Desk
@@ -465,7 +468,8 @@ func TestQuarantineOfAVIP(t *testing.T) {
 	}
 }
 
-// TestShorterQuarantine: after a change ranges that rest go on resting, and those that come after them are no earlier.
+// TestShorterQuarantine: after a change, resting ranges keep resting, and later ones do not become
+// free earlier.
 func TestShorterQuarantine(t *testing.T) {
 	b, now := NewBlock(Closed([2]uint16{1040, 65535})), time.Unix(0, 0)
 	first, _ := b.Take(1)

@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// Book is all leases as the store has them: a page for each VIP, and a log of batches that are not in the stored copies of all their
-// pages. What is stored is read by any member, and by muxes; only the leader adds to it.
+// Book is the in-memory copy of the lease store: a page for each VIP, and a log of batches that are
+// not in the stored copies of all their pages. Every member and the muxes read the store; only the
+// leader writes it.
 type Book struct {
 	pages map[VIP]*Page
 	log   []logged
@@ -16,33 +17,34 @@ type Book struct {
 	last uint64
 }
 
-// logged is a batch that is stored by itself.
+// logged is a batch that is stored on its own.
 type logged struct {
 	number uint64
 	size   int
 	vips   []VIP
 }
 
-// NewBook makes an empty book.
+// NewBook returns an empty lease store.
 func NewBook() *Book { return &Book{pages: map[VIP]*Page{}} }
 
-// RestKept is how long a page remembers that a range was freed: what a leader that begins must know, whatever its clock says, with the
-// longest quarantine that a VIP may have.
+// RestKept is how long a page records that a range was freed. A new leader needs the record for the
+// longest quarantine of a VIP, whatever its clock shows.
 const RestKept = restMargin * MaxQuarantine
 
-// restMargin is for how many times its quarantine a range may not be leased by a leader that begins: clocks of leaders differ.
+// restMargin is the multiple of its quarantine for which a new leader may not lease a range,
+// because clocks of leaders differ.
 const restMargin = 3
 
-// Last is the number of the last batch; 0: there was none.
+// Last returns the number of the last batch; 0: there was none.
 func (b *Book) Last() uint64 { return b.last }
 
-// Page is a VIP's; nil when nothing is known of it. It changes with the book.
+// Page returns a VIP's page, or nil. It changes with the lease store.
 func (b *Book) Page(v VIP) *Page { return b.pages[v] }
 
-// VIPs are those with a page, ordered.
+// VIPs returns those with a page, ordered.
 func (b *Book) VIPs() []VIP { return slices.SortedFunc(maps.Keys(b.pages), VIP.Compare) }
 
-// Leased is how many ranges of all VIPs are.
+// Leased returns the number of leased ranges of all VIPs.
 func (b *Book) Leased() (n int) {
 	for _, p := range b.pages {
 		n += p.leased
@@ -50,7 +52,8 @@ func (b *Book) Leased() (n int) {
 	return n
 }
 
-// Fold takes in a batch; size is its packed length. One that a page has already says nothing new to it.
+// Fold applies a batch; size is its packed length. A page that already contains the batch does not
+// change.
 func (b *Book) Fold(batch *Batch, size int) error {
 	vips := make([]VIP, len(batch.Sections))
 	for i := range batch.Sections {
@@ -86,7 +89,8 @@ func (b *Book) Fold(batch *Batch, size int) error {
 	return nil
 }
 
-// Load takes in the stored copy of a page. One of before what the book has says nothing new but that it is stored.
+// Load adds the stored copy of a page. If the lease store has a newer page, it only records that
+// the copy is stored.
 func (b *Book) Load(p *Page) {
 	b.last = max(b.last, p.Through)
 	if old := b.pages[p.VIP]; old != nil && old.Through >= p.Through {
@@ -96,7 +100,8 @@ func (b *Book) Load(p *Page) {
 	b.pages[p.VIP] = p
 }
 
-// Stored takes in that a page's copy through a batch is stored; false: the book is behind it, and has to load the copy.
+// Stored records that a page's copy through a batch is stored; false: the lease store is older and
+// must load the copy.
 func (b *Book) Stored(v VIP, through uint64) bool {
 	p := b.pages[v]
 	if p == nil || p.Through < through {
@@ -107,16 +112,16 @@ func (b *Book) Stored(v VIP, through uint64) bool {
 	return true
 }
 
-// Drop forgets a page whose stored copy is gone, and a batch that is no longer stored.
+// Drop removes a page without leases whose stored copy was deleted.
 func (b *Book) Drop(v VIP) {
 	if p := b.pages[v]; p != nil && p.leased == 0 {
 		delete(b.pages, v)
 	}
 }
 
-// DropBatch forgets that a batch is stored by itself.
+// DropBatch removes a batch whose stored copy was deleted.
 func (b *Book) DropBatch(number uint64) {
-	if len(b.log) > 0 && b.log[0].number == number { // the oldest goes first
+	if len(b.log) > 0 && b.log[0].number == number { // the oldest is deleted first
 		b.log = b.log[1:]
 		return
 	}
@@ -124,17 +129,18 @@ func (b *Book) DropBatch(number uint64) {
 }
 
 const (
-	// logBatches and logBytes are from which size on the log is shortened: a page is stored once for all batches that it is in, and a
-	// leader that begins reads the log in milliseconds.
+	// logBatches and logBytes are the sizes from which the log is shortened. A page is stored once
+	// for all its batches, and a new leader reads the log in milliseconds.
 	logBatches, logBytes = 2048, 1 << 20
-	// saveBytes is about how much is saved for that at a time, a part of it as long as the log has not twice that size: whoever asks
-	// waits for what is stored beside.
+	// saveBytes is about the amount to save for that in one transaction; a part of it until the log
+	// has twice that size, because requests wait for the transaction.
 	saveBytes, savePart = 96 << 10, 8
-	// mostDropped is how many batches go at a time.
+	// mostDropped is the number of batches that are deleted in one transaction.
 	mostDropped = 32
 )
 
-// Save tells what to store beside the next batch so that the log stays short: copies of pages, and the batches that can go then.
+// Save returns the copies of pages to store with the next batch so that the log stays short, and
+// the batches that can then be deleted.
 func (b *Book) Save() (pages []*Page, batches []uint64) {
 	size := 0
 	for _, l := range b.log {
@@ -169,7 +175,7 @@ func (b *Book) Save() (pages []*Page, batches []uint64) {
 	return pages, batches
 }
 
-// Clone is a copy of the pages that changes with nothing.
+// Clone returns an independent copy.
 func (b *Book) Clone() *Book {
 	out := &Book{pages: make(map[VIP]*Page, len(b.pages)), log: slices.Clone(b.log), last: b.last}
 	for v, p := range b.pages {
@@ -178,8 +184,9 @@ func (b *Book) Clone() *Book {
 	return out
 }
 
-// Quarantine is how long a range rests that was freed unless the VIP's Network says another time: longer than a packet lives, and than TIME-WAIT
-// lasts (RFC 9293 section 3.4.1 with the 30 s that stacks take for a segment's life). MaxQuarantine is the longest that it may say.
+// Quarantine is how long a freed range rests unless the VIP's Network sets another time. It exceeds
+// the lifetime of a packet and TIME-WAIT (RFC 9293 section 3.4.1 with the 30 s that stacks use for
+// a segment's lifetime). MaxQuarantine is the maximum that a Network can set.
 const (
 	Quarantine    = 2 * time.Minute
 	MaxQuarantine = 10 * time.Minute

@@ -2,19 +2,20 @@ package snat
 
 import "time"
 
-// Counts are how many of what there were since a desk was opened.
+// Counts holds counters since an allocator was opened.
 type Counts struct {
-	// Asks are all that were heard; Repeated those of DIPs whose ask was under way.
+	// Asks counts all requests; Repeated those of DIPs with a pending request.
 	Asks, Repeated uint64
-	// Grants are asks that got ranges, Granted how many ranges they got, Freed how many were given back or taken.
+	// Grants counts successful requests, Granted their ranges, Freed the ranges that were returned
+	// or taken.
 	Grants, Granted, Freed uint64
-	// Refused asks, by reason.
+	// Refused counts refused requests by reason.
 	Refused [len(reasons)]uint64
-	// Silent is how often a mux lost its eligibility.
+	// Silent counts how often a mux lost its eligibility.
 	Silent uint64
 }
 
-// Add adds the counts of another desk.
+// Add adds the counts of another allocator.
 func (c *Counts) Add(o Counts) {
 	c.Asks, c.Repeated, c.Grants, c.Granted, c.Freed = c.Asks+o.Asks, c.Repeated+o.Repeated, c.Grants+o.Grants, c.Granted+o.Granted, c.Freed+o.Freed
 	for i, n := range o.Refused {
@@ -23,17 +24,18 @@ func (c *Counts) Add(o Counts) {
 	c.Silent += o.Silent
 }
 
-// Reasons are why an ask may be refused.
+// Reasons returns the reasons of refusals.
 func Reasons() []Reason { return []Reason{ReasonExhausted, ReasonDIPLimit, ReasonTenantLimit} }
 
-// Counts are how many of what there were.
+// Counts returns the counters.
 func (d *Desk) Counts() Counts {
 	c := d.counts
 	c.Silent = d.silences
 	return c
 }
 
-// Pending is how many asks wait: queued for their tenant's turn; telling, stored and waiting for muxes.
+// Pending returns the number of waiting requests: queued for their turn; telling, stored and
+// waiting for muxes.
 func (d *Desk) Pending() (queued, telling int) {
 	for _, list := range [2][]*tenant{d.ready, d.paced} {
 		for _, t := range list {
@@ -47,14 +49,14 @@ func (d *Desk) Pending() (queued, telling int) {
 	return queued, telling
 }
 
-// Usage is how full a VIP is.
+// Usage is the use of a VIP's ranges.
 type Usage struct {
 	VIP                   VIP
 	Tenant                string
 	Leased, Free, Resting int
 }
 
-// Usage of every VIP that has SNAT, in no order.
+// Usage returns that of every VIP that has SNAT, in no order.
 func (d *Desk) Usage(now time.Time) []Usage {
 	out := make([]Usage, 0, len(d.vips))
 	for name, v := range d.vips {

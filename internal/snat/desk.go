@@ -6,47 +6,56 @@ import (
 	"time"
 )
 
-// Rules are what a desk goes by. Amounts are in ranges.
+// Rules configures a Desk. Amounts are in ranges.
 type Rules struct {
-	// Quarantine is how long a range rests that was freed, Silence how long an eligible mux may leave a revision unacknowledged.
+	// Quarantine is how long a freed range rests. Silence is how long an eligible mux may leave a
+	// revision unacknowledged.
 	Quarantine, Silence time.Duration
-	// Opening is how long a desk that was just opened waits for muxes that it has not heard yet, in the place of Silence: their
-	// acknowledgements come by way of managers whose relays are being set up.
+	// Opening replaces Silence for muxes that have not reported yet after an allocator was opened,
+	// because their acknowledgements arrive through managers whose relays are being set up.
 	Opening time.Duration
-	// First is what the first ask of a DIP gets, MaxGrant what one ask gets at most, PerDIP what a DIP has at most unless its
-	// tenant's limits say less.
+	// First is the grant for the first request of a DIP, MaxGrant the maximum for one request,
+	// PerDIP the maximum for a DIP unless its tenant's limits are lower.
 	First, MaxGrant, PerDIP int
-	// Linger is how long ranges that are given back wait for a batch with asks: nobody waits for them.
+	// Linger is how long returned ranges wait for a batch with requests, because no request waits
+	// for them.
 	Linger time.Duration
-	// Rate is how many ranges a second a tenant of weight 1 is leased while others ask too, Burst how many at once. A tenant alone has no limit.
+	// Rate is the number of ranges per second for a tenant of weight 1 while others request, Burst
+	// the number that it gets immediately. A tenant alone has no limit.
 	Rate, Burst int
-	// DIPRate and DIPBurst are the same for each DIP, in company or alone (Ananta section 3.6.1 limits the rate of each VM): no server takes
-	// more than a small part of its tenant's rate. 0: no limit.
+	// DIPRate and DIPBurst are the same for each DIP, whether or not others request (Ananta section
+	// 3.6.1 limits the rate of each VM), so that no server uses more than a small part of its
+	// tenant's rate. 0: no limit.
 	DIPRate, DIPBurst int
 }
 
-// DefaultRules are what managers go by: 1,024 ports to a DIP, as many again for each destination. A share of 32,768 ranges is 1,024 of
-// the largest grants a second, and a fifth of what managers can do. A DIP's is a 32nd of that; what it may have at most by default comes at once.
+// DefaultRules are the rules of managers: a DIP may have 1,024 ports, each for one connection per
+// destination. The share of 32,768 ranges is 1,024 of the largest grants a second, and a fifth of
+// the capacity of managers. A DIP's share is a 32nd of that, and its burst is twice its default
+// maximum.
 var DefaultRules = Rules{
 	Quarantine: Quarantine, Silence: 20 * time.Millisecond, Opening: 500 * time.Millisecond, First: 2, MaxGrant: 32, PerDIP: 128, Linger: 10 * time.Millisecond, Rate: 32768, Burst: 16384,
 	DIPRate: 1024, DIPBurst: 256,
 }
 
-// Config is what the objects say of a VIP.
+// Config is the configuration of a VIP by the objects.
 type Config struct {
 	Tenant string
 	DIPs   []netip.Addr
 	Closed Bitmap
-	// PerDIP and PerTenant are limits in ranges; 0: Rules.PerDIP, and none.
+	// PerDIP and PerTenant are limits in ranges. 0 means Rules.PerDIP for PerDIP, and no limit for
+	// PerTenant.
 	PerDIP, PerTenant int
 	// Quarantine is how long freed ranges rest, at most MaxQuarantine; 0: Rules.Quarantine.
 	Quarantine time.Duration
-	// Weight of the tenant among those that ask (lb.Tenant.Weight), the same of all its VIPs; 0 is 1.
+	// Weight is that of the tenant among those that request (lb.Tenant.Weight), the same for all
+	// its VIPs; 0 is 1.
 	Weight uint32
 }
 
-// Desk serves asks for one term of the leader. What it decides it counts as done; when a commit fails, or nobody knows whether it
-// did, the desk is thrown away and another one opened from the book.
+// Desk allocates leases during one term of the leader. It treats its decisions as done. When a
+// commit fails or its result is unknown, the Desk is discarded and a new one is opened from the
+// lease store.
 type Desk struct {
 	rules  Rules
 	vips   map[VIP]*vip
@@ -58,7 +67,7 @@ type Desk struct {
 
 type vip struct {
 	name VIP
-	// reclaimed is when its DIPs were asked last to give back unused ranges.
+	// reclaimed is when its DIPs were last requested to return unused ranges.
 	reclaimed time.Time
 	block     *Block
 	tenant    *tenant
@@ -67,21 +76,22 @@ type vip struct {
 	byDIP     map[netip.Addr]*dip
 }
 
-// dip is what the desk knows of a holder.
+// dip is the state of a holder.
 type dip struct {
 	holder  Holder
 	vip     *vip
 	owner   Owner
 	removed bool
 	demand  Demand
-	// ranges are all that it has; usable those of which its host may know.
+	// ranges are all its ranges; usable are those that its host may have been granted.
 	ranges    []Range
 	usable    Bitmap
 	ask, give *request
-	// left is what it may still be leased, in ranges, at a time; below 0 it has had some of what comes.
+	// left is the number of ranges that it may still get, at a time; below 0 it has used some of
+	// its future share.
 	left float64
 	at   time.Time
-	// shrinks: it has more ranges than it may, and gives back all but keep.
+	// shrinks: it has more ranges than allowed, and returns all but keep.
 	shrinks bool
 	keep    int
 }
@@ -89,19 +99,20 @@ type dip struct {
 // request waits for its turn, and then for its commit.
 type request struct {
 	dip    *dip
-	at     time.Time // when it came
+	at     time.Time // arrival
 	give   bool
 	want   int
 	adopt  []Range
 	ranges []Range
-	// until is when an ask of a DIP that has had its share goes on.
+	// until is when a request continues whose DIP used its share.
 	until time.Time
-	// all: everything that the DIP has is to be given.
+	// all: all ranges of the DIP are to be returned.
 	all bool
 }
 
-// Open makes a desk of a book that is at a revision of the store. Ranges that were freed rest anew, as long as the configs say with which the desk
-// is going to be configured: clocks of leaders differ. All muxes named count as eligible until they were silent.
+// Open returns an allocator for a lease store at a revision. Freed ranges rest again, for the
+// quarantine in configs, with which the allocator will be configured, because clocks of leaders
+// differ. All given muxes count as eligible until they were silent.
 func Open(rules Rules, book *Book, revision int64, muxes []string, configs map[VIP]*Config, now time.Time) *Desk {
 	d := &Desk{rules: rules, vips: map[VIP]*vip{}, number: book.Last()}
 	d.turns = turns{rules: &d.rules, tenants: map[string]*tenant{}}
@@ -127,7 +138,7 @@ func Open(rules Rules, book *Book, revision int64, muxes []string, configs map[V
 	return d
 }
 
-// quarantine is how long freed ranges of a VIP rest.
+// quarantine returns how long freed ranges of a VIP rest.
 func (d *Desk) quarantine(v *vip) time.Duration {
 	if v.conf.Quarantine > 0 {
 		return min(v.conf.Quarantine, MaxQuarantine)
@@ -135,7 +146,8 @@ func (d *Desk) quarantine(v *vip) time.Duration {
 	return d.rules.Quarantine
 }
 
-// vipOf makes what the desk knows of a VIP; one that is not configured has no DIPs.
+// vipOf returns the state of a VIP, and creates it if needed; one that is not configured has no
+// DIPs.
 func (d *Desk) vipOf(name VIP) *vip {
 	v := d.vips[name]
 	if v == nil {
@@ -160,8 +172,8 @@ func (d *Desk) dipOf(v *vip, addr netip.Addr) *dip {
 	return h
 }
 
-// Configure makes a VIP what objects say; nil: it has no SNAT any more. What DIPs hold that are gone is taken from them; those who
-// hold ranges in which an endpoint listens now are asked to leave them.
+// Configure applies the configuration of a VIP; nil: it no longer has SNAT. It takes back the
+// ranges of removed DIPs, and requests those in which an endpoint now listens from their holders.
 func (d *Desk) Configure(name VIP, c *Config, now time.Time) {
 	v := d.vipOf(name)
 	configured := c != nil
@@ -212,7 +224,7 @@ func (d *Desk) Configure(name VIP, c *Config, now time.Time) {
 	}
 }
 
-// forget drops a DIP that is gone and holds nothing.
+// forget deletes a removed DIP that has no ranges.
 func (d *Desk) forget(h *dip) {
 	if h.removed && len(h.ranges) == 0 && h.ask == nil && h.give == nil {
 		delete(h.vip.byDIP, h.holder.DIP)
@@ -220,7 +232,7 @@ func (d *Desk) forget(h *dip) {
 	}
 }
 
-// known is a holder that may ask; nil: the DIP is none of the VIP's.
+// known returns a holder that may request; nil: the DIP does not belong to the VIP.
 func (d *Desk) known(h Holder) *dip {
 	if v := d.vips[h.VIP]; v != nil {
 		if known := v.byDIP[h.DIP]; known != nil && !known.removed {
@@ -230,8 +242,8 @@ func (d *Desk) known(h Holder) *dip {
 	return nil
 }
 
-// Ask is for more ranges, at least so many as wanted; false: the DIP is none of the VIP's. A DIP has at most one ask at a time: another
-// one before it is answered says nothing new.
+// Ask requests more ranges, at least the wanted number; false: the DIP does not belong to the VIP.
+// A DIP has at most one pending request; another one before the answer changes nothing.
 func (d *Desk) Ask(h Holder, want int, now time.Time) bool {
 	k := d.known(h)
 	if k == nil {
@@ -247,8 +259,9 @@ func (d *Desk) Ask(h Holder, want int, now time.Time) bool {
 	return true
 }
 
-// Sync answers with everything that a DIP holds, after it has what its host says that it holds and nobody else does: a store that was
-// restored does not know it. false: the DIP is none of the VIP's.
+// Sync answers with all ranges of a DIP. First it leases the ranges to it that its host reports as
+// held and that are free, because a restored store lacks them. false: the DIP does not belong to
+// the VIP.
 func (d *Desk) Sync(h Holder, held []Range, now time.Time) bool {
 	k := d.known(h)
 	if k == nil {
@@ -269,7 +282,8 @@ func (d *Desk) Sync(h Holder, held []Range, now time.Time) bool {
 	return true
 }
 
-// Give ends leases of a DIP. Ranges that it does not hold are answered as if it had just given them.
+// Give ends leases of a DIP. Ranges that it does not hold are acknowledged as if it had just
+// returned them.
 func (d *Desk) Give(h Holder, ranges []Range, now time.Time) {
 	v := d.vips[h.VIP]
 	if v == nil || v.byDIP[h.DIP] == nil {
@@ -284,7 +298,7 @@ func (d *Desk) Give(h Holder, ranges []Range, now time.Time) {
 	}
 }
 
-// giving is the request of a DIP that gives ranges back.
+// giving returns the pending request of a DIP that returns ranges.
 func (d *Desk) giving(k *dip, now time.Time) *request {
 	if k.give == nil {
 		k.give = &request{dip: k, at: now, give: true}
@@ -293,7 +307,7 @@ func (d *Desk) giving(k *dip, now time.Time) *request {
 	return k.give
 }
 
-// Due is when a batch is to be made, or Tick has something to do, unless something is heard before; zero: nothing waits.
+// Due returns when a batch or Tick is due if nothing else arrives; zero: nothing waits.
 func (d *Desk) Due(now time.Time) time.Time {
 	silence, batch := d.telling.due(), d.turns.due(now)
 	if silence.IsZero() || !batch.IsZero() && batch.Before(silence) {
@@ -302,8 +316,9 @@ func (d *Desk) Due(now time.Time) time.Time {
 	return silence
 }
 
-// Batch takes requests, of tenants in turn and of each in the order in which they came, until about so many ranges change hands, or
-// far fewer while several tenants ask. What needs no commit is answered. nil: nothing is to be committed.
+// Batch takes requests, of tenants in turn and of each in order of arrival, until about most ranges
+// change owner, or far fewer while several tenants request. Requests that need no commit are
+// answered. nil: there is nothing to commit.
 func (d *Desk) Batch(now time.Time, most int) (*Batch, *Tally) {
 	b := &Batch{Number: d.number + 1, At: now.Truncate(time.Millisecond)}
 	t := &Tally{at: map[VIP]int{}}
@@ -328,11 +343,11 @@ func (d *Desk) Batch(now time.Time, most int) (*Batch, *Tally) {
 	return b, t
 }
 
-// Tally is what a batch has to say when it is committed.
+// Tally holds the answers of a batch until it is committed.
 type Tally struct {
 	at      map[VIP]int // sections by VIP
 	answers []Answer
-	// said may be said before muxes know.
+	// said holds answers that may be sent before muxes acknowledge.
 	said []Answer
 }
 
@@ -346,7 +361,7 @@ func (b *Batch) section(t *Tally, v VIP) *Section {
 	return &b.Sections[i]
 }
 
-// serve does a request and returns how many ranges change hands.
+// serve handles a request and returns the number of ranges that change owner.
 func (d *Desk) serve(b *Batch, t *Tally, r *request, now time.Time) int {
 	switch {
 	case r.give:
@@ -450,14 +465,15 @@ func (d *Desk) serveAsk(b *Batch, t *Tally, r *request, now time.Time) int {
 		d.say(Answer{Holder: k.holder, Kind: Refused, Reason: reason})
 		return 0
 	}
-	k.shrinks = false // what it gets from now on is not asked back
+	k.shrinks = false // later ranges are not requested back
 	d.counts.Grants++
 	d.counts.Granted += uint64(len(a.Ranges))
 	t.answers = append(t.answers, a)
 	return len(a.Ranges)
 }
 
-// Committed takes in that a batch is stored at a revision: muxes must acknowledge it before its grants are told.
+// Committed records that a batch is stored at a revision. Muxes must acknowledge it before its
+// grants are sent.
 func (d *Desk) Committed(t *Tally, revision int64, now time.Time) {
 	d.revision = revision
 	for _, a := range t.said {
@@ -467,7 +483,7 @@ func (d *Desk) Committed(t *Tally, revision int64, now time.Time) {
 	d.tell(now, revision, t.answers...)
 }
 
-// Answers takes the answers that there are, in the order in which they were found.
+// Answers removes and returns the pending answers, in order.
 func (d *Desk) Answers(now time.Time) []Answer {
 	for _, a := range d.release() {
 		v := d.vips[a.Holder.VIP]

@@ -7,14 +7,15 @@ import (
 	"pgregory.net/rapid"
 )
 
-// leasedAt is how many ranges a DIP was leased at a time.
+// leasedAt is the number of ranges that a DIP got at a time.
 type leasedAt struct {
 	at     time.Time
 	ranges int
 }
 
-// TestDIPRate: whatever DIPs ask when, none is leased more in any time than its rate and burst allow, every ask is answered within the time that
-// its own rate takes, and nobody waits for another DIP's rate.
+// TestDIPRate: for any requests of DIPs, no DIP gets more than its rate and burst allow, every
+// request is answered within the time of the DIP's own rate, and no DIP waits for another DIP's
+// rate.
 func TestDIPRate(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		rate, burst := rapid.SampledFrom([]int{64, 1024}).Draw(rt, "rate"), rapid.SampledFrom([]int{1, 16, 256}).Draw(rt, "burst")
@@ -42,7 +43,7 @@ func TestDIPRate(t *testing.T) {
 					continue
 				}
 				grants[a.Holder] = append(grants[a.Holder], leasedAt{c.now, len(a.Ranges)})
-				// What it owes is a grant at most.
+				// It owes at most one grant.
 				if waited, most := c.now.Sub(asked[a.Holder]), time.Duration(float64(DefaultRules.MaxGrant+1)/float64(rate)*float64(time.Second))+2*time.Millisecond; waited > most {
 					rt.Fatalf("%v waited for %v, at most %v may pass", a.Holder, waited, most)
 				}
@@ -87,8 +88,9 @@ func TestDIPRate(t *testing.T) {
 	})
 }
 
-// TestOneDIPLeavesTheTenantsRate: beside another tenant, a DIP that asks for the most as often as it can leaves its tenant's share to the others,
-// which wait for nobody.
+// TestOneDIPLeavesTheTenantsRate: a DIP that requests the maximum as often as it can, while another
+// tenant requests too, leaves the rest of its tenant's share to the tenant's other DIPs, which do
+// not wait.
 func TestOneDIPLeavesTheTenantsRate(t *testing.T) {
 	c := newCrowd(t, map[string]int{"shop": 4, "other": 1})
 	c.d.rules.Rate, c.d.rules.Burst = 4096, 1024

@@ -9,22 +9,24 @@ import (
 	"time"
 )
 
-// Page is what is stored of one VIP's leases.
+// Page is the stored state of one VIP's leases.
 type Page struct {
 	VIP VIP
-	// Through is the number of the last batch that is in it, Saved that of the last one in the page's stored copy.
+	// Through is the number of the last batch in it, Saved that of the last one in the page's
+	// stored copy.
 	Through, Saved uint64
 	owners         [Ranges]Owner
-	dips           []netip.Addr // by Owner-1; the zero address is of nobody
-	held           []int        // ranges of each
+	dips           []netip.Addr // by Owner-1; the zero address means none
+	held           []int        // number of ranges of each
 	byDIP          map[netip.Addr]Owner
 	leased         int
-	// freed is when ranges were freed, Unix seconds rounded up; nil: none was. latest is the last batch's time.
+	// freed holds the times when ranges were freed, Unix seconds rounded up; nil: none was. latest
+	// is the time of the last batch.
 	freed  *[Ranges]uint32
 	latest time.Time
 }
 
-// Rested is when a range was freed.
+// Rested is a freed range and its time.
 type Rested struct {
 	Range Range
 	At    time.Time
@@ -32,7 +34,7 @@ type Rested struct {
 
 func newPage(v VIP) *Page { return &Page{VIP: v, byDIP: map[netip.Addr]Owner{}} }
 
-// PageOf makes a page of leases that is of no batch.
+// PageOf returns a page with these leases, without a batch.
 func PageOf(v VIP, leases []Lease) (*Page, error) {
 	p := newPage(v)
 	for _, l := range leases {
@@ -43,7 +45,7 @@ func PageOf(v VIP, leases []Lease) (*Page, error) {
 	return p, nil
 }
 
-// Clone is a copy that changes with nothing.
+// Clone returns an independent copy.
 func (p *Page) Clone() *Page {
 	c := *p
 	c.dips, c.held, c.byDIP = slices.Clone(p.dips), slices.Clone(p.held), maps.Clone(p.byDIP)
@@ -54,10 +56,10 @@ func (p *Page) Clone() *Page {
 	return &c
 }
 
-// Leased is how many ranges are.
+// Leased returns the number of leased ranges.
 func (p *Page) Leased() int { return p.leased }
 
-// DIP is who has a range; false: nobody.
+// DIP returns the DIP that has a range; false: none.
 func (p *Page) DIP(r Range) (netip.Addr, bool) {
 	if o := p.owners[r]; o != 0 {
 		return p.dips[o-1], true
@@ -65,7 +67,7 @@ func (p *Page) DIP(r Range) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// Rests are the ranges that were freed not long ago and not leased since, the oldest first.
+// Rests returns the ranges that were freed within RestKept and not leased since, oldest first.
 func (p *Page) Rests() (out []Rested) {
 	if p.freed == nil {
 		return nil
@@ -80,7 +82,7 @@ func (p *Page) Rests() (out []Rested) {
 	return out
 }
 
-// rest notes when a range was freed.
+// rest records when a range was freed.
 func (p *Page) rest(r Range, at time.Time) {
 	if p.freed == nil {
 		p.freed = &[Ranges]uint32{}
@@ -91,7 +93,8 @@ func (p *Page) rest(r Range, at time.Time) {
 	}
 }
 
-// Words fills, for each range, the index of the DIP that has it, plus 1; 0 is for ranges of nobody and of DIPs that have no index.
+// Words sets, for each range, the index of its DIP plus 1; 0 is for ranges without owner and of
+// DIPs without index.
 func (p *Page) Words(words *[Ranges]uint16, index map[netip.Addr]uint16) {
 	of := make([]uint16, len(p.dips)+1)
 	for i, dip := range p.dips {
@@ -104,7 +107,7 @@ func (p *Page) Words(words *[Ranges]uint16, index map[netip.Addr]uint16) {
 	}
 }
 
-// EachLease calls with every lease, ordered by range.
+// EachLease calls each with every lease, ordered by range.
 func (p *Page) EachLease(each func(Lease)) {
 	for r, o := range p.owners {
 		if o != 0 {
@@ -149,8 +152,9 @@ func (p *Page) free(r Range, at time.Time) error {
 	return nil
 }
 
-// Pack appends the page: version u8, VNI u32, VIP 4 bytes, number of the last batch u64, DIPs u32, leases u32, rests u32; each DIP 4
-// bytes; each lease range u16, index of its DIP u16; each rest range u16, time in Unix seconds u32. Big endian.
+// Pack appends the page: version u8, VNI u32, VIP 4 bytes, number of the last batch u64, DIPs u32,
+// leases u32, rests u32; each DIP 4 bytes; each lease range u16, index of its DIP u16; each rest
+// range u16, time in Unix seconds u32. Big endian.
 func (p *Page) Pack(out []byte) []byte {
 	e, rests := binary.BigEndian, p.Rests()
 	out = packVIP(append(out, format), p.VIP)
@@ -181,7 +185,7 @@ func (p *Page) Pack(out []byte) []byte {
 	return out
 }
 
-// PeekPage reads of what Pack wrote which VIP's page it is, and through which batch.
+// PeekPage returns the VIP and the last batch of a packed page.
 func PeekPage(in []byte) (v VIP, through uint64, err error) {
 	c := cursor{in: in}
 	if err := c.version(); err != nil {
@@ -193,7 +197,7 @@ func PeekPage(in []byte) (v VIP, through uint64, err error) {
 	return v, through, nil
 }
 
-// UnpackPage reads what Pack wrote.
+// UnpackPage parses the output of Pack.
 func UnpackPage(in []byte) (*Page, error) {
 	c := cursor{in: in}
 	if err := c.version(); err != nil {

@@ -4,29 +4,32 @@ import (
 	"math/bits"
 )
 
-// Flow is a connection as its far end and the protocol name it. ICMP echo has no far port: 0.
+// Flow identifies a connection by its protocol and remote endpoint. ICMP echo has no remote port:
+// 0.
 type Flow struct {
 	Protocol uint8
-	Port     uint16 // of the far end
-	Addr     uint32 // of the far end, as a number
+	Port     uint16 // of the remote endpoint
+	Addr     uint32 // of the remote endpoint, as a number
 }
 
-// Pool gives ports of a DIP's ranges to connections. A port serves as many connections as have different far ends (Ananta section
-// 3.5.1). It is what a host's data plane does, as a model of it; it is not safe for concurrent use.
+// Pool assigns ports of a DIP's ranges to connections. A port serves one connection for each remote
+// endpoint (Ananta section 3.5.1). It models the data plane of a host. It is not safe for
+// concurrent use.
 type Pool struct {
-	ports []uint16 // that new connections may take
-	// used are the connections there are, by protocol, in open addressing.
+	ports []uint16 // available for new connections
+	// used holds the connections, by protocol, in open addressing.
 	used  [3]set
 	spin  uint64
 	inUse [Ranges]uint32
 	low   bool
 }
 
-// lowProbes is after how many ports in use a pool calls itself low: with half of the ports in use towards a far end that happens once
-// in eight connections.
+// lowProbes is the number of ports in use after which a pool reports that it is low. With half of
+// the ports in use towards a remote endpoint that happens for one in eight connections.
 const lowProbes = 3
 
-// NewPool makes a pool without ports, with room for so many connections before it takes memory.
+// NewPool returns a pool without ports. It has room for the given number of connections before it
+// allocates memory.
 func NewPool(seed uint64, connections int) *Pool {
 	p := &Pool{spin: seed | 1}
 	for i := range p.used {
@@ -35,7 +38,8 @@ func NewPool(seed uint64, connections int) *Pool {
 	return p
 }
 
-// Use makes these the ranges that new connections may take ports of. Those that have ports of others keep them.
+// Use sets the ranges that new connections may take ports from. Connections with ports of other
+// ranges keep them.
 func (p *Pool) Use(ranges []Range) {
 	p.ports = p.ports[:0]
 	for _, r := range ranges {
@@ -46,7 +50,7 @@ func (p *Pool) Use(ranges []Range) {
 	p.low = false
 }
 
-// Take gives a connection a port; false: none is free towards its far end.
+// Take assigns a port to a connection; false: none is free towards its remote endpoint.
 func (p *Pool) Take(f Flow) (port uint16, ok bool) {
 	n := uint64(len(p.ports))
 	if n == 0 {
@@ -54,7 +58,8 @@ func (p *Pool) Take(f Flow) (port uint16, ok bool) {
 		return 0, false
 	}
 	u := p.of(f.Protocol)
-	// xorshift64 (Marsaglia 2003): where to begin must differ from connection to connection, and nobody gains by knowing it.
+	// xorshift64 (Marsaglia 2003). The first port tried must differ between connections, but need
+	// not be unpredictable.
 	p.spin ^= p.spin << 13
 	p.spin ^= p.spin >> 7
 	p.spin ^= p.spin << 17
@@ -81,17 +86,17 @@ func (p *Pool) Give(f Flow, port uint16) {
 	}
 }
 
-// Low tells whether ports got scarce since it was asked last.
+// Low reports whether ports became scarce since the last call.
 func (p *Pool) Low() bool {
 	low := p.low
 	p.low = false
 	return low
 }
 
-// InUse is how many connections have ports of a range.
+// InUse returns the number of connections with ports of a range.
 func (p *Pool) InUse(r Range) int { return int(p.inUse[r]) }
 
-// of is the set of a protocol: each has its own ports.
+// of returns the set of a protocol. Each protocol has its own ports.
 func (p *Pool) of(protocol uint8) *set {
 	switch protocol {
 	case 6:
@@ -102,12 +107,13 @@ func (p *Pool) of(protocol uint8) *set {
 	return &p.used[2]
 }
 
-// key is all of a connection with a port: exactly 64 bits.
+// key packs a connection and its port into exactly 64 bits.
 func (f Flow) key(port uint16) uint64 {
 	return uint64(f.Addr)<<32 | uint64(f.Port)<<16 | uint64(port)
 }
 
-// set is a set of numbers but 0, which is no connection's key: no port below 1024 is leased.
+// set is a set of numbers other than 0. No connection has key 0, because ports below 1024 are not
+// leased.
 type set struct {
 	slots []uint64
 	shift uint
@@ -116,7 +122,7 @@ type set struct {
 
 func (s *set) home(key uint64) int { return int(key * 0x9e3779b97f4a7c15 >> s.shift) }
 
-// add tells whether the key is new.
+// add reports whether the key is new.
 func (s *set) add(key uint64) bool {
 	if 2*s.n >= len(s.slots) {
 		s.grow(2 * len(s.slots))
@@ -134,7 +140,7 @@ func (s *set) add(key uint64) bool {
 	}
 }
 
-// remove takes a key out and moves those back that it kept from their place.
+// remove removes a key and moves back those that it displaced.
 func (s *set) remove(key uint64) bool {
 	mask := len(s.slots) - 1
 	i := s.home(key)
@@ -154,7 +160,7 @@ func (s *set) remove(key uint64) bool {
 	return true
 }
 
-// grow makes room for size slots, up to a power of two.
+// grow makes room for size slots, rounded up to a power of two.
 func (s *set) grow(size int) {
 	old := s.slots
 	bitsOf := bits.Len(uint(size - 1))

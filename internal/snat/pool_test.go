@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// TestPoolIsTheNaiveOne: a port serves a far end once, and is refused only when all do.
+// TestPoolIsTheNaiveOne: a port serves a remote endpoint once, and Take fails only if no port is
+// free.
 func TestPoolIsTheNaiveOne(t *testing.T) {
 	type use struct {
 		f    Flow

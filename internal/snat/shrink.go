@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// reclaimPace is the least time between two requests to the DIPs of a VIP to give back unused ranges.
+// reclaimPace is the minimum time between two Reclaim rounds for the DIPs of a VIP.
 const reclaimPace = 10 * time.Second
 
-// limit is how many ranges a DIP of a VIP may have.
+// limit returns the maximum number of ranges of a DIP of a VIP.
 func (d *Desk) limit(v *vip) int {
 	if n := v.conf.PerDIP; n > 0 {
 		return n
@@ -17,8 +17,9 @@ func (d *Desk) limit(v *vip) int {
 	return d.rules.PerDIP
 }
 
-// Shrink asks DIPs that have more ranges than they may, or than their tenants may, to give back those beyond. It is to be called when the desk is
-// configured. A host that does not know it asks for everything, and is asked again then.
+// Shrink requests ranges back from DIPs that exceed their own limit or that of their tenant. Call
+// it after the allocator is configured. A host that lost the request syncs, and then receives it
+// again.
 func (d *Desk) Shrink() {
 	byTenant, most := map[*tenant][]*dip{}, map[*tenant]int{}
 	for _, v := range d.vips {
@@ -46,9 +47,10 @@ func (d *Desk) Shrink() {
 	}
 }
 
-// Release takes all but keep ranges back from a DIP, and returns how many. Without force its host is asked: unused ranges go back soon, others when
-// their connections have ended. With force they are the DIP's no more, and its connections with their ports break. false: the DIP is none of the
-// VIP's.
+// Release takes all but keep ranges back from a DIP, and returns their number. Without force its
+// host is requested to return them: unused ranges soon, others when their connections have ended.
+// With force they are taken immediately, and connections on their ports break. false: the DIP does
+// not belong to the VIP.
 func (d *Desk) Release(h Holder, keep int, force bool, now time.Time) (ranges int, ok bool) {
 	k := d.known(h)
 	if k == nil {
@@ -69,7 +71,8 @@ func (d *Desk) Release(h Holder, keep int, force bool, now time.Time) (ranges in
 	return len(beyond), true
 }
 
-// level lowers what DIPs keep to at most so many ranges together: those that have most give first.
+// level lowers the sum of the DIPs' keep to at most most: those that keep the most are lowered
+// first.
 func level(dips []*dip, most int) {
 	sum, highest := 0, 0
 	for _, k := range dips {
@@ -84,7 +87,7 @@ func level(dips []*dip, most int) {
 		}
 		return sum
 	}
-	// The highest level at which all fits.
+	// Find the highest level at which the sum fits.
 	low, high := 0, highest
 	for low < high {
 		if middle := (low + high + 1) / 2; under(middle) <= most {
@@ -106,7 +109,8 @@ func level(dips []*dip, most int) {
 	}
 }
 
-// reclaim asks the other DIPs of a VIP without free ranges to give back those that they do not use, at most once in reclaimPace.
+// reclaim requests unused ranges from the other DIPs of an exhausted VIP, at most once per
+// reclaimPace.
 func (d *Desk) reclaim(k *dip, now time.Time) {
 	v := k.vip
 	if !v.reclaimed.IsZero() && now.Sub(v.reclaimed) < reclaimPace {

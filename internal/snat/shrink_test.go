@@ -9,8 +9,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestShrinkLevels: what DIPs keep is within their limits and their tenant's, and those that have most give first: the oracle takes single ranges
-// from whoever has most.
+// TestShrinkLevels: DIPs keep at most their own and their tenant's limit, and those with the most
+// ranges return first. The oracle takes single ranges from a DIP with the most.
 func TestShrinkLevels(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var dips []*dip
@@ -41,7 +41,8 @@ func TestShrinkLevels(t *testing.T) {
 	})
 }
 
-// TestLoweredLimitsTakeRangesBack: of DIPs of two VIPs, when either limit falls, and again when a host has forgotten it; a limit that rises ends it.
+// TestLoweredLimitsTakeRangesBack: DIPs of two VIPs return ranges when either limit falls, and
+// again when a host has lost the request; a raised limit ends it.
 func TestLoweredLimitsTakeRangesBack(t *testing.T) {
 	c := newCrowd(t, map[string]int{"shop": 6})
 	configure := func(perDIP, perTenant int) {
@@ -52,7 +53,7 @@ func TestLoweredLimitsTakeRangesBack(t *testing.T) {
 		}
 		c.d.Shrink()
 	}
-	// answered are what hosts are told to keep by DIP, and how many ranges are given back when all obey.
+	// obey applies the Shrink answers at all hosts, and returns how many ranges they return.
 	obey := func() (back int) {
 		for _, a := range c.d.Answers(c.now) {
 			if a.Kind != Shrink {
@@ -96,7 +97,7 @@ func TestLoweredLimitsTakeRangesBack(t *testing.T) {
 		t.Errorf("%d ranges went back without a limit that is exceeded", back)
 	}
 	configure(20, 0)
-	c.d.Answers(c.now) // they are lost
+	c.d.Answers(c.now) // these answers are lost
 	c.d.Sync(c.holders["shop"][0], nil, c.now)
 	first := false
 	for _, a := range c.d.Answers(c.now) {
@@ -122,8 +123,8 @@ func TestLoweredLimitsTakeRangesBack(t *testing.T) {
 	}
 }
 
-// TestExhaustedVIPReclaims: DIPs that hold ranges of a VIP without free ones are asked to give back those that they do not use, not all too often, and
-// the one that needs them is not.
+// TestExhaustedVIPReclaims: DIPs with ranges of an exhausted VIP are requested to return unused
+// ones, at a limited rate; the DIP that needs them is not.
 func TestExhaustedVIPReclaims(t *testing.T) {
 	name, now := VIP{Addr: netip.MustParseAddr("203.0.113.10")}, time.Unix(1_700_000_000, 0)
 	rich, poor := Holder{name, netip.MustParseAddr("10.20.1.11")}, Holder{name, netip.MustParseAddr("10.20.1.12")}
@@ -162,8 +163,8 @@ func TestExhaustedVIPReclaims(t *testing.T) {
 	}
 }
 
-// TestStockShrinks: all but the ranges that were used last go back as soon as they are unused; those with connections take no new one, and stay until
-// the last has ended.
+// TestStockShrinks: all but the most recently used ranges are returned as soon as they are unused.
+// Those with connections take no new one, and stay until the last has ended.
 func TestStockShrinks(t *testing.T) {
 	s := newStockWithLimit(t, 128, 129, 130, 131)
 	s.now = s.now.Add(time.Minute)
@@ -192,7 +193,8 @@ func TestStockShrinks(t *testing.T) {
 	}
 }
 
-// TestStockReclaims: ranges that are unused go back at once, but for two; those in use, and what is used again meanwhile, wait as long as ever.
+// TestStockReclaims: unused ranges are returned immediately, except two. Those in use, and those
+// used again meanwhile, wait for the normal time.
 func TestStockReclaims(t *testing.T) {
 	s := newStockWithLimit(t, 128, 129, 130, 131, 132)
 	s.now = s.now.Add(DefaultStockRules.Soon)
@@ -212,7 +214,8 @@ func TestStockReclaims(t *testing.T) {
 	}
 }
 
-// TestRelease: without force the host is asked for all but what it may keep, and again when it forgot; with force ranges are taken at once, and rest.
+// TestRelease: without force the host is requested to return all but keep, and again when it lost
+// the request. With force the ranges are taken immediately, and rest.
 func TestRelease(t *testing.T) {
 	c := newCrowd(t, map[string]int{"shop": 2})
 	h := c.holders["shop"][0]

@@ -5,37 +5,42 @@ import (
 	"time"
 )
 
-// StockRules are what a host goes by.
+// StockRules configures a Stock.
 type StockRules struct {
-	// Idle is how long a range must be unused until it is given back; Keep is how many are kept all the same. Soon takes the place of Idle for
-	// ranges that the manager needs: at least twice the time between two looks at which ranges were used.
+	// Idle is how long a range must be unused before it is returned; Keep is the number of ranges
+	// that are kept anyway. Soon replaces Idle for ranges that the manager needs. It must be at
+	// least twice the interval at which use is checked.
 	Idle, Soon time.Duration
 	Keep       int
-	// Patience is how long an answer may take until everything is asked for afresh. Again is the least time from a refusal to the
-	// next ask, which comes only if ports get scarce again. A DIP without any range asks by itself: after Again, then after twice as
+	// Patience is how long an answer may take before all ranges are requested anew (Sync). Again is
+	// the minimum time from a refusal to the next request, which is only sent if ports become
+	// scarce again. A DIP without any range requests on its own: after Again, then after twice as
 	// long each time, up to AgainMost.
 	Patience, Again, AgainMost time.Duration
 }
 
-// DefaultStockRules: idle ranges go back after 4 minutes (design section 9.9).
+// DefaultStockRules return idle ranges after 4 minutes (design section 9.9).
 var DefaultStockRules = StockRules{Idle: 4 * time.Minute, Soon: 20 * time.Second, Keep: 2, Patience: time.Second, Again: time.Second, AgainMost: 32 * time.Second}
 
-// Stock is the ranges of one DIP at its host, and what is to be said to the manager of them.
+// Stock is the pool of ranges of one DIP at its host, with the messages due to the manager.
 type Stock struct {
 	rules StockRules
 	// idleFor replaces rules.Idle when it is not 0.
 	idleFor time.Duration
 	ranges  map[Range]*held
-	// known: the manager has said what the DIP holds since the host began to ask.
+	// known: the manager has sent the DIP's ranges since the host started.
 	known bool
-	// low: more is needed; sync: everything is to be asked for afresh.
+	// low: more ranges are needed; sync: all ranges are to be requested anew.
 	low, sync bool
-	// asked is when the ask that is not answered was sent; zero: there is none. notBefore is when the next one may be.
+	// asked is when the unanswered request was sent; zero: there is none. notBefore is the earliest
+	// time of the next one.
 	asked, notBefore time.Time
-	// again is the time from the last refusal to the next ask without need; 0: the last ask was not refused. refused is when it was.
+	// again is the time from the last refusal to the next request without need; 0: the last request
+	// was not refused. refused is the time of the refusal.
 	again   time.Duration
 	refused time.Time
-	// epoch and floor are the newest of what was taken, or of all that there is: an older grant is void.
+	// epoch is the newest epoch of answers. floor is the revision of the newest Taken or All answer
+	// in it; an older grant is void.
 	epoch, floor int64
 	changed      bool
 	refusal      Reason
@@ -44,25 +49,25 @@ type Stock struct {
 type held struct {
 	used    time.Time
 	leaving bool
-	// soon: the manager needs it, and it goes back after Soon without use.
+	// soon: the manager needs it, and it is returned after Soon without use.
 	soon bool
-	// returned is when it was said to the manager that it is given back; zero: it was not.
+	// returned is when the manager was informed that it is returned; zero: it was not.
 	returned time.Time
 }
 
-// NewStock makes the stock of a DIP of which it is not known what it holds.
+// NewStock returns the host pool of a DIP whose ranges are not known yet.
 func NewStock(rules StockRules) *Stock {
 	return &Stock{rules: rules, ranges: map[Range]*held{}, sync: true}
 }
 
-// SetIdle changes how long a range must be unused until it is given back; 0: as long as the rules say.
+// SetIdle sets how long a range must be unused before it is returned; 0: the time of the rules.
 func (s *Stock) SetIdle(idle time.Duration) {
 	if s.idleFor != idle {
 		s.idleFor, s.changed = idle, true
 	}
 }
 
-// idleTime is how long a range must be unused until it is given back.
+// idleTime returns how long a range must be unused before it is returned.
 func (s *Stock) idleTime(h *held) time.Duration {
 	idle := s.rules.Idle
 	if s.idleFor > 0 {
@@ -74,7 +79,7 @@ func (s *Stock) idleTime(h *held) time.Duration {
 	return idle
 }
 
-// shrink has all but the ranges that were used last leave.
+// shrink marks all but the most recently used ranges as leaving.
 func (s *Stock) shrink(keep int) {
 	usable, _ := s.Usable()
 	slices.SortStableFunc(usable, func(a, b Range) int { return s.ranges[b].used.Compare(s.ranges[a].used) })
@@ -83,24 +88,25 @@ func (s *Stock) shrink(keep int) {
 	}
 }
 
-// reclaim has ranges that are unused go back soon.
+// reclaim makes unused ranges return soon.
 func (s *Stock) reclaim(now time.Time) {
 	for _, h := range s.ranges {
 		h.soon = h.soon || now.Sub(h.used) >= s.rules.Soon
 	}
 }
 
-// Said is what a host says to the manager of one DIP. At most one of Ask and Sync is set.
+// Said is a message of a host to the manager about one DIP. At most one of Ask and Sync is set.
 type Said struct {
-	// Ask is for more ranges.
+	// Ask requests more ranges.
 	Ask bool
-	// Sync asks for everything; Held is what the host believes that the DIP has.
+	// Sync requests all ranges of the DIP; Held are those that the host believes it has.
 	Sync   bool
 	Held   []Range
 	Return []Range
 }
 
-// Usable are the ranges that new connections may use, ordered; leaving those of which only present connections may.
+// Usable returns the ranges for new connections, and those that only existing connections may use
+// (leaving), ordered.
 func (s *Stock) Usable() (usable, leaving []Range) {
 	for r, h := range s.ranges {
 		switch {
@@ -116,20 +122,20 @@ func (s *Stock) Usable() (usable, leaving []Range) {
 	return usable, leaving
 }
 
-// Changed tells whether Usable may say something else than at the last call.
+// Changed reports whether the result of Usable may have changed since the last call.
 func (s *Stock) Changed() bool {
 	c := s.changed
 	s.changed = false
 	return c
 }
 
-// Known tells whether the manager has said what the DIP has.
+// Known reports whether the manager has sent the DIP's ranges.
 func (s *Stock) Known() bool { return s.known }
 
-// Refusal is why the last ask was refused; 0: it was not.
+// Refusal returns the reason of the last refusal; 0: the last request was not refused.
 func (s *Stock) Refusal() Reason { return s.refusal }
 
-// Low reports that ports got scarce: more ranges are needed soon.
+// Low reports to the pool that ports became scarce, so more ranges are needed soon.
 func (s *Stock) Low() {
 	s.low = true
 	if at := s.refused.Add(s.rules.Again); s.again > 0 && at.Before(s.notBefore) {
@@ -137,27 +143,27 @@ func (s *Stock) Low() {
 	}
 }
 
-// Used says when a range was used last; busy: it still is.
+// Used records the last use of a range.
 func (s *Stock) Used(r Range, at time.Time) {
 	if h := s.ranges[r]; h != nil && at.After(h.used) {
 		h.used, h.soon = at, h.soon && h.leaving
 	}
 }
 
-// Has tells whether the DIP has the range, leaving ones and those that are about to be given back included.
+// Has reports whether the DIP has the range, including leaving and returning ones.
 func (s *Stock) Has(r Range) bool { return s.ranges[r] != nil }
 
-// Keep takes back that a range is to be given back, of which the manager has not heard: it is used.
+// Keep cancels the return of a range that is in use and whose return the manager has not received.
 func (s *Stock) Keep(r Range, now time.Time) {
 	if h := s.ranges[r]; h != nil {
 		h.returned, h.used, s.changed = time.Time{}, now, true
 	}
 }
 
-// Afresh makes the host ask for everything: answers may be lost.
+// Afresh makes the host request all ranges, because answers may be lost.
 func (s *Stock) Afresh() { s.sync, s.asked, s.notBefore = true, time.Time{}, time.Time{} }
 
-// Hear takes in an answer of an epoch.
+// Hear processes an answer of an epoch.
 func (s *Stock) Hear(a Answer, epoch int64, now time.Time) {
 	if epoch < s.epoch {
 		return
@@ -202,7 +208,8 @@ func (s *Stock) Hear(a Answer, epoch int64, now time.Time) {
 	case Reclaim:
 		s.reclaim(now)
 	case Refused:
-		// What needs ports reports it again: a DIP whose connections have ended asks no more.
+		// A user that still needs ports calls Low again; a DIP whose connections have ended stops
+		// requesting.
 		s.asked, s.refusal, s.low = time.Time{}, a.Reason, false
 		s.again = min(max(2*s.again, s.rules.Again), max(s.rules.AgainMost, s.rules.Again))
 		s.refused, s.notBefore = now, now.Add(s.again)
@@ -218,7 +225,7 @@ func (s *Stock) take(ranges []Range, now time.Time) {
 	}
 }
 
-// Tick is what is to be said at a time; false: nothing. What it returns counts as said.
+// Tick returns the message that is due; false: none. The pool considers it sent.
 func (s *Stock) Tick(now time.Time) (Said, bool) {
 	var out Said
 	if !s.asked.IsZero() && now.Sub(s.asked) >= s.rules.Patience {
@@ -242,8 +249,8 @@ func (s *Stock) Tick(now time.Time) (Said, bool) {
 	return out, out.Ask || out.Sync || len(out.Return) > 0
 }
 
-// idle are the ranges to give back: those that were not used for long, and again those of which the manager did not say that it has
-// them.
+// idle returns the ranges to return: those unused for long, and again those whose return the
+// manager has not confirmed.
 func (s *Stock) idle(now time.Time) (out []Range) {
 	if !s.known {
 		return nil
@@ -278,7 +285,7 @@ func (s *Stock) idle(now time.Time) (out []Range) {
 	return out
 }
 
-// Due is when Tick has something to say next, unless something is heard before; zero: never.
+// Due returns when the next message is due if no answer arrives; zero: never.
 func (s *Stock) Due(now time.Time) (due time.Time) {
 	earliest := func(at time.Time) {
 		if due.IsZero() || at.Before(due) {

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// stockWithLimit is the stock of a DIP that has as many ranges as it may have, and what its host sends in a time.
+// stockWithLimit is the host pool of a DIP at its limit, with a clock.
 type stockWithLimit struct {
 	t     *testing.T
 	stock *Stock
@@ -21,7 +21,7 @@ func newStockWithLimit(t *testing.T, ranges ...Range) *stockWithLimit {
 	return s
 }
 
-// asks counts the asks of a time, each of which is refused.
+// asks returns the number of requests during d, each of which is refused.
 func (s *stockWithLimit) asks(d time.Duration) (n int) {
 	for end := s.now.Add(d); s.now.Before(end); s.now = s.now.Add(100 * time.Millisecond) {
 		usable, _ := s.stock.Usable()
@@ -36,7 +36,8 @@ func (s *stockWithLimit) asks(d time.Duration) (n int) {
 	return n
 }
 
-// TestRefusedStockAsksWhileItNeedsPorts: not for ever after the connections that needed them have ended.
+// TestRefusedStockAsksWhileItNeedsPorts: requests stop after the connections that needed the ports
+// have ended.
 func TestRefusedStockAsksWhileItNeedsPorts(t *testing.T) {
 	s := newStockWithLimit(t, 128, 129)
 	s.stock.Low()
@@ -47,7 +48,7 @@ func TestRefusedStockAsksWhileItNeedsPorts(t *testing.T) {
 	if n := s.asks(500 * time.Millisecond); n != 1 {
 		t.Errorf("%d asks when ports got scarce again, want 1", n)
 	}
-	// As long as ports stay scarce it asks once a second.
+	// While ports stay scarce it requests once a second.
 	n := 0
 	for range 100 {
 		s.stock.Low()
@@ -67,7 +68,8 @@ func TestRefusedStockAsksWhileItNeedsPorts(t *testing.T) {
 	}
 }
 
-// TestEmptyStockAsksLessAndLess: a DIP without any range needs one sooner or later, and the VIP may be exhausted for long.
+// TestEmptyStockAsksLessAndLess: a DIP without any range keeps requesting with backoff, because it
+// will need one, and the VIP may be exhausted for long.
 func TestEmptyStockAsksLessAndLess(t *testing.T) {
 	s := newStockWithLimit(t)
 	if n := s.asks(time.Hour); n < 110 || n > 120 {
@@ -79,7 +81,8 @@ func TestEmptyStockAsksLessAndLess(t *testing.T) {
 	}
 }
 
-// TestIdleTime: unused ranges go back after the time that is set for the DIP, else after that of the rules; a change counts at once.
+// TestIdleTime: unused ranges are returned after the DIP's own idle time, else after that of the
+// rules; a change applies immediately.
 func TestIdleTime(t *testing.T) {
 	for _, idle := range []time.Duration{0, 30 * time.Second, time.Hour} {
 		s := newStockWithLimit(t, 128, 129, 130)

@@ -5,19 +5,20 @@ import (
 	"time"
 )
 
-// telling holds grants back until every eligible mux has acknowledged the revision of their commit. A mux that leaves a revision
-// unacknowledged for too long is no longer eligible, until it has acknowledged everything.
+// telling is the ack barrier of the allocator: it holds grants back until every eligible mux has
+// acknowledged the revision of their commit. A mux that leaves a revision unacknowledged for too
+// long is not eligible until it has acknowledged everything.
 type telling struct {
 	silence time.Duration
-	// opening is until when muxes that were not heard may be silent.
+	// opening is the time until which muxes that have not reported may be silent.
 	opening time.Time
 	// revision is that of the last commit.
 	revision int64
 	muxes    map[string]*muxState
 	queue    []told
-	// said is what may be said.
+	// said holds answers that may be sent.
 	said []Answer
-	// lost are muxes that lost eligibility and of which nobody was told.
+	// lost are muxes that lost eligibility and are not reported yet.
 	lost     []string
 	silences uint64
 }
@@ -25,7 +26,7 @@ type telling struct {
 type muxState struct {
 	acked    int64
 	eligible bool
-	// heard: it acknowledged something since the desk was opened.
+	// heard: it acknowledged something since the allocator was opened.
 	heard bool
 }
 
@@ -45,7 +46,7 @@ func (t *telling) open(rules Rules, revision int64, muxes []string, now time.Tim
 
 func (t *telling) say(a Answer) { t.said = append(t.said, a) }
 
-// tell says answers once muxes have a revision.
+// tell queues answers until muxes have acknowledged a revision.
 func (t *telling) tell(now time.Time, revision int64, answers ...Answer) {
 	for i := range answers {
 		answers[i].Revision, answers[i].Stored = revision, now
@@ -53,27 +54,28 @@ func (t *telling) tell(now time.Time, revision int64, answers ...Answer) {
 	t.queue = append(t.queue, told{revision, now, answers})
 }
 
-// Ack takes in which revision a mux obeys.
+// Ack records the revision that a mux has applied.
 func (t *telling) Ack(mux string, revision int64) {
 	m := t.muxes[mux]
 	if m == nil {
 		m = &muxState{}
 		t.muxes[mux] = m
 	}
-	// It goes back when the mux starts afresh, or comes to a manager that is a little behind: what was granted it may lack.
+	// The revision decreases when the mux restarts, or connects to a manager that is a little
+	// behind. It may then lack leases that were granted.
 	m.eligible = revision >= t.revision || m.eligible && revision >= m.acked
 	m.acked, m.heard = revision, true
 }
 
-// Keep forgets muxes that are not among these: grants do not wait for one that was deleted.
+// Keep removes muxes that are not in the map, so that grants do not wait for a deleted one.
 func (t *telling) Keep(muxes map[string]bool) {
 	maps.DeleteFunc(t.muxes, func(name string, _ *muxState) bool { return !muxes[name] })
 }
 
-// Eligible tells whether grants wait for the mux.
+// Eligible reports whether grants wait for the mux.
 func (t *telling) Eligible(mux string) bool { return t.muxes[mux] != nil && t.muxes[mux].eligible }
 
-// Tick ends the eligibility of muxes that were silent for too long.
+// Tick ends the eligibility of muxes that were silent too long.
 func (t *telling) Tick(now time.Time) {
 	for _, q := range t.queue {
 		if now.Sub(q.at) < t.silence {
@@ -86,21 +88,21 @@ func (t *telling) Tick(now time.Time) {
 				m.eligible = false
 				t.lost = append(t.lost, name)
 				t.silences++
-			case !now.Before(t.opening): // it was away when the term began
+			case !now.Before(t.opening): // it was not connected when the term began
 				m.eligible = false
 			}
 		}
 	}
 }
 
-// Lost takes the muxes that lost eligibility.
+// Lost removes and returns the muxes that lost eligibility.
 func (t *telling) Lost() []string {
 	out := t.lost
 	t.lost = nil
 	return out
 }
 
-// due is when Tick has something to do unless muxes acknowledge; zero: nothing waits for them.
+// due returns when Tick is due if muxes do not acknowledge; zero: no mux is awaited.
 func (t *telling) due() (due time.Time) {
 	for _, q := range t.queue {
 		at := q.at.Add(t.silence)
@@ -123,7 +125,7 @@ func (t *telling) due() (due time.Time) {
 	return due
 }
 
-// release takes the answers that every eligible mux has acknowledged.
+// release removes and returns the answers that every eligible mux has acknowledged.
 func (t *telling) release() (out []Answer) {
 	n := 0
 	for ; n < len(t.queue) && t.acked(t.queue[n].revision); n++ {

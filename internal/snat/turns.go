@@ -6,24 +6,28 @@ import (
 	"time"
 )
 
-// turns are the requests that wait, of tenants in turn by their weights, and of each in the order in which they came; asks and what is given back by
-// themselves. A tenant that is leased more than its share while others ask waits for its next share, and nobody else does: who asks
-// while a batch is stored waits for it, and a full one takes many times as long as one of a few ranges. A DIP that is leased more than its own share
-// waits likewise, and no other DIP of the tenant does.
+// turns is a fair queue of requests. Tenants are served in turn by their weights, and the requests
+// of each in order of arrival; lease requests and returned ranges are queued separately. A tenant
+// that got more than its share while others request waits for its next share, and does not delay
+// others: requests wait while a batch is stored, and a full batch takes many times as long as one
+// of a few ranges. A DIP that got more than its own share waits in the same way, and does not delay
+// other DIPs of the tenant.
 type turns struct {
 	rules   *Rules
 	tenants map[string]*tenant
-	// ready are tenants with asks, the next one first, and paced those that have had their share.
+	// ready are tenants with lease requests, the next one first; paced are those that used their
+	// share.
 	ready, paced []*tenant
-	// parked are asks of DIPs that have had their share, the first one to go on at the top.
+	// parked are requests of DIPs that used their share, the first one to continue at the top.
 	parked parked
-	// giving are tenants with ranges to give back.
+	// giving are tenants with ranges to return.
 	giving []*tenant
-	// recent are the two tenants whose asks were served last, the newest first.
+	// recent are the last two tenants whose lease requests were served, newest first.
 	recent [2]served
-	// gives: what is given back has the next turn.
+	// gives: returned ranges have the next turn.
 	gives bool
-	// clock is the pass of the tenant that was served last: those that begin to ask start from there.
+	// clock is the pass of the tenant that was served last. Tenants start from there when they
+	// begin to request.
 	clock float64
 }
 
@@ -32,29 +36,31 @@ type served struct {
 	at     time.Time
 }
 
-// tenant is who shares.
+// tenant is a tenant in the queue.
 type tenant struct {
 	name string
 	held int
-	// weight is its share of turns and ranges as a multiple of that of a tenant of weight 1. pass grows by 1/weight with each turn: the tenant with
-	// the least has the next one.
+	// weight is its share of turns and ranges relative to a tenant of weight 1. pass grows by
+	// 1/weight with each turn; the tenant with the lowest pass has the next one.
 	weight, pass float64
 	asks, gives  []*request
-	// left is what it may still be leased, in ranges, at a time; below 0 it has had some of what comes.
+	// left is the number of ranges that it may still get, at a time; below 0 it has used some of
+	// its future share.
 	left float64
 	at   time.Time
 }
 
 const (
-	// companyFor is how long a tenant that asked counts as one that others must leave room for.
+	// companyFor is how long after its last request a tenant counts as competing with others.
 	companyFor = 10 * time.Second
-	// portions is into how many a second's share is divided: a tenant that waits for its share goes on with one of them.
+	// portions divides a second's share: a tenant that waits for its share continues with one
+	// portion.
 	portions = 64
-	// sharedPart is which part of a batch is filled while several tenants ask.
+	// sharedPart is the divisor of a batch's size while several tenants request.
 	sharedPart = 8
 )
 
-// tenantOf is the tenant of a name.
+// tenantOf returns the tenant with the name, and creates it if needed.
 func (q *turns) tenantOf(name string) *tenant {
 	t := q.tenants[name]
 	if t == nil {
@@ -77,29 +83,31 @@ func (q *turns) enqueue(r *request) {
 	}
 }
 
-// begin gives a tenant turns. It saved none while it had nothing to ask.
+// begin adds a tenant to the ready ones. It saved no turns while it had no requests.
 func (q *turns) begin(t *tenant) {
 	t.pass = max(t.pass, q.clock)
 	q.ready = append(q.ready, t)
 }
 
-// weigh gives a tenant its weight, 0 being 1.
+// weigh sets the weight of a tenant; 0 means 1.
 func (q *turns) weigh(t *tenant, weight uint32) { t.weight = float64(max(1, weight)) }
 
-// rate is how many ranges a second a tenant may be leased while others ask, burst how many at once.
+// rate is the number of ranges per second that a tenant may get while others request, burst the
+// number that it may get immediately.
 func (q *turns) rate(t *tenant) float64  { return float64(q.rules.Rate) * t.weight }
 func (q *turns) burst(t *tenant) float64 { return float64(q.rules.Burst) * t.weight }
 
-// Waiting tells whether requests wait.
+// Waiting reports whether requests wait.
 func (q *turns) Waiting() bool { return len(q.ready)+len(q.paced)+len(q.giving)+len(q.parked) > 0 }
 
-// Ready tells whether a batch is to be made: an ask waits that may be served, or what is given back has waited for long enough.
+// Ready reports whether a batch is due: a lease request can be served, or returned ranges have
+// waited long enough.
 func (q *turns) Ready(now time.Time) bool {
 	due := q.due(now)
 	return !due.IsZero() && !due.After(now)
 }
 
-// due is when a batch is to be made, unless there are other requests; zero: nothing waits.
+// due returns when the next batch is due if no request arrives; zero: nothing waits.
 func (q *turns) due(now time.Time) (due time.Time) {
 	if len(q.ready) > 0 {
 		return now
@@ -122,7 +130,7 @@ func (q *turns) due(now time.Time) (due time.Time) {
 	return due
 }
 
-// next takes the request whose turn it is; nil: none may be served now.
+// next removes and returns the next request; nil: none may be served now.
 func (q *turns) next(now time.Time) *request {
 	q.gives = !q.gives
 	if q.gives && len(q.giving) > 0 {
@@ -176,7 +184,8 @@ func (q *turns) nextAsk(now time.Time) *request {
 	return nil
 }
 
-// firstAsk takes the first ask of a tenant that may be served, and parks those before it; nil: all are parked.
+// firstAsk removes and returns a tenant's first lease request that may be served, and parks those
+// before it; nil: all are parked.
 func (q *turns) firstAsk(t *tenant, now time.Time) *request {
 	for len(t.asks) > 0 {
 		r := first(&t.asks)
@@ -193,7 +202,8 @@ func (q *turns) firstAsk(t *tenant, now time.Time) *request {
 	return nil
 }
 
-// refillDIP gives a DIP what it may be leased since it was last asked about. It returns how long it is until the DIP may be leased a range; 0: it may.
+// refillDIP adds a DIP's share since the last call. It returns the time until the DIP may get a
+// range; 0: it may now.
 func (q *turns) refillDIP(k *dip, now time.Time) time.Duration {
 	rate := float64(q.rules.DIPRate)
 	if past := now.Sub(k.at); past > 0 && !k.at.IsZero() {
@@ -206,7 +216,7 @@ func (q *turns) refillDIP(k *dip, now time.Time) time.Duration {
 	return max(1, time.Duration((1-k.left)/rate*float64(time.Second)))
 }
 
-// parked are asks that wait for their DIP's share: a heap by time.
+// parked holds requests that wait for their DIP's share: a heap by time.
 type parked []*request
 
 // Len implements heap.Interface.
@@ -230,7 +240,8 @@ func (p *parked) Pop() any {
 	return r
 }
 
-// foremost is the index of the ready tenant whose turn it is: of those with the least pass the one that waits longest.
+// foremost returns the index of the next ready tenant: the one with the lowest pass, and of several
+// the one that waited longest.
 func (q *turns) foremost() (least int) {
 	for i, t := range q.ready {
 		if t.pass < q.ready[least].pass {
@@ -240,7 +251,7 @@ func (q *turns) foremost() (least int) {
 	return least
 }
 
-// first takes the first request of a queue.
+// first removes and returns the first request of a queue.
 func first(queue *[]*request) *request {
 	r := (*queue)[0]
 	(*queue)[0] = nil
@@ -250,14 +261,15 @@ func first(queue *[]*request) *request {
 	return r
 }
 
-// charge notes what a DIP was leased, and its tenant. None of these owes more than a portion.
+// charge subtracts leased ranges from the share of a DIP and its tenant. A tenant owes at most a
+// portion.
 func (q *turns) charge(k *dip, ranges int) {
 	k.left -= float64(ranges)
 	t := k.vip.tenant
 	t.left = max(t.left-float64(ranges), -q.rate(t)/portions)
 }
 
-// resume gives tenants and DIPs their turns again that waited for their share.
+// resume makes tenants and DIPs ready again whose wait for their share is over.
 func (q *turns) resume(now time.Time) {
 	for len(q.parked) > 0 && !q.parked[0].until.After(now) {
 		q.enqueue(heap.Pop(&q.parked).(*request))
@@ -273,7 +285,7 @@ func (q *turns) resume(now time.Time) {
 	}
 }
 
-// resumes is when a tenant that has had its share goes on.
+// resumes returns when a tenant that used its share continues.
 func (q *turns) resumes(t *tenant, now time.Time) time.Time {
 	if !q.accompanied(t, now) {
 		return now
@@ -293,7 +305,7 @@ func (q *turns) refill(t *tenant, now time.Time) {
 	t.at = now
 }
 
-// accompanied tells whether others than the tenant ask, or did not long ago.
+// accompanied reports whether other tenants request, or did recently.
 func (q *turns) accompanied(t *tenant, now time.Time) bool {
 	for _, s := range q.recent {
 		if s.tenant != nil && s.tenant != t && now.Sub(s.at) <= companyFor {
@@ -308,7 +320,7 @@ func (q *turns) accompanied(t *tenant, now time.Time) bool {
 	return false
 }
 
-// shared tells whether several tenants ask, or did not long ago.
+// shared reports whether several tenants request, or did recently.
 func (q *turns) shared(now time.Time) bool {
 	return q.recent[0].tenant != nil && q.accompanied(q.recent[0].tenant, now)
 }

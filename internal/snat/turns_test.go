@@ -10,14 +10,15 @@ import (
 	"pgregory.net/rapid"
 )
 
-// crowd is a desk at which tenants ask, each with VIPs and DIPs of its own.
+// crowd is an allocator with requests of several tenants, each with its own VIPs and DIPs.
 type crowd struct {
 	t        *testing.T
 	d        *Desk
 	now      time.Time
 	revision int64
 	holders  map[string][]Holder
-	// got are ranges by tenant, waited the longest time from an ask to its grant since they were looked at last.
+	// got counts ranges by tenant; waited is the longest time from a request to its grant since the
+	// last check.
 	got    map[string]int
 	waited map[string]time.Duration
 }
@@ -50,7 +51,7 @@ func (c *crowd) ask(tenant string, each int) {
 	}
 }
 
-// work commits a batch every millisecond; what is granted is given back at once.
+// work commits a batch every millisecond; granted ranges are returned immediately.
 func (c *crowd) work(lasts time.Duration, step func()) {
 	for end := c.now.Add(lasts); c.now.Before(end); c.now = c.now.Add(time.Millisecond) {
 		step()
@@ -74,7 +75,8 @@ func (c *crowd) work(lasts time.Duration, step func()) {
 	}
 }
 
-// TestTenantsShare: who asks without end is served by its share while others ask, and those wait for nobody; alone it has no limit.
+// TestTenantsShare: a tenant that always requests gets its share while others request, and does not
+// delay them; alone it has no limit.
 func TestTenantsShare(t *testing.T) {
 	c := newCrowd(t, map[string]int{"abuser": 3000, "normal": 100})
 	step := 0
@@ -94,7 +96,7 @@ func TestTenantsShare(t *testing.T) {
 			c.d.Ask(c.holders["normal"][i/5%100], 1, c.now)
 		}
 	}
-	c.work(100*time.Millisecond, both) // what the abuser has in hand
+	c.work(100*time.Millisecond, both) // let the abuser use its burst
 	clear(c.got)
 	clear(c.waited)
 	const lasts = 5 * time.Second
@@ -109,7 +111,7 @@ func TestTenantsShare(t *testing.T) {
 	if got := c.got["normal"]; got == 0 {
 		t.Error("the other tenant got nothing")
 	}
-	// The other one is gone: nobody is left to leave room for.
+	// The other one stopped, so no share is left free.
 	c.work(companyFor, all)
 	clear(c.got)
 	c.work(time.Second, all)
@@ -118,7 +120,7 @@ func TestTenantsShare(t *testing.T) {
 	}
 }
 
-// TestGivesLinger: what is given back waits for an ask, and not for long.
+// TestGivesLinger: returned ranges wait for a request, and not for long.
 func TestGivesLinger(t *testing.T) {
 	c := newCrowd(t, map[string]int{"shop": 2})
 	a, b := c.holders["shop"][0], c.holders["shop"][1]
@@ -162,8 +164,9 @@ func TestGivesLinger(t *testing.T) {
 	grant()
 }
 
-// TestTurnsAreByWeight serves tenants of random weights that always ask, some of which pause: while the same tenants ask, each has its part of the turns by weight,
-// to within one turn for each tenant.
+// TestTurnsAreByWeight serves tenants of random weights that always request, some of which pause:
+// while the same tenants request, each has its part of the turns by weight, to within one turn for
+// each tenant.
 func TestTurnsAreByWeight(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rules := DefaultRules
@@ -209,8 +212,8 @@ func TestTurnsAreByWeight(t *testing.T) {
 	})
 }
 
-// TestRateIsByWeight: of two tenants that ask without end, the one of weight 3 is leased about three times as much: a tenant that waits for its next
-// portion loses a part of one.
+// TestRateIsByWeight: of two tenants that always request, the one of weight 3 gets about three
+// times as much; a tenant that waits for its next portion loses a part of one.
 func TestRateIsByWeight(t *testing.T) {
 	c := newCrowd(t, map[string]int{"heavy": 3000, "light": 3000})
 	for _, v := range c.d.vips {

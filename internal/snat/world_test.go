@@ -9,8 +9,9 @@ import (
 	"time"
 )
 
-// world is a manager's leader, its store, muxes and hosts, in which anything may fail between any two steps. The assumption that
-// it keeps: a host hears that a DIP is taken from it before the quarantine is over.
+// world is a leader, its store, muxes and hosts; anything may fail between any two steps. It
+// guarantees one assumption: a host learns that a DIP was taken from it before the quarantine is
+// over.
 type world struct {
 	t    *testing.T
 	seed uint64
@@ -21,7 +22,7 @@ type world struct {
 	revision int64
 	log      map[uint64][]byte
 	pages    map[VIP][]byte
-	history  [][]byte // every batch, by revision-1: what muxes are told
+	history  [][]byte // every batch, by revision-1: the stream to muxes
 
 	desk     *Desk
 	openedAt int64
@@ -38,14 +39,14 @@ type world struct {
 
 type worldHost struct {
 	stock *Stock
-	up    []Said // on the way to the leader
+	up    []Said // in flight to the leader
 	down  []heard
 }
 
 type heard struct {
 	answer Answer
 	epoch  int64
-	gone   bool // the plan says that the DIP is none of the VIP's
+	gone   bool // the plan reports that the DIP does not belong to the VIP
 }
 
 type worldMux struct {
@@ -59,7 +60,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 		t: t, seed: seed, rng: rand.New(rand.NewPCG(seed, 1)), now: time.Unix(1_700_000_000, 0), log: map[uint64][]byte{}, pages: map[VIP][]byte{},
 		vip: VIP{Addr: netip.MustParseAddr("203.0.113.10")}, wanted: map[netip.Addr]bool{}, hosts: map[netip.Addr]*worldHost{}, muxes: map[string]*worldMux{},
 	}
-	// Few ranges, so that they are used again and again.
+	// Few ranges, so that they are reused often.
 	w.closed = Closed([2]uint16{1024 + 40*8, 65535})
 	w.perDIP = 20
 	for i := range 4 {
@@ -76,7 +77,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 
 func (w *world) newStock() *Stock { return NewStock(DefaultStockRules) }
 
-// load makes a book of what is stored.
+// load returns a lease store of the stored data.
 func (w *world) load() *Book {
 	b := NewBook()
 	for _, raw := range w.pages {
@@ -107,7 +108,7 @@ func (w *world) fold(b *Book, raw []byte) {
 	}
 }
 
-// elect makes another leader.
+// elect starts a new leader.
 func (w *world) elect() {
 	w.book = w.load()
 	names := []string{}
@@ -118,7 +119,7 @@ func (w *world) elect() {
 	w.openedAt = w.revision
 	w.configure()
 	for _, h := range w.hosts {
-		h.up = nil // the relay broke
+		h.up = nil // the relay disconnected
 	}
 }
 
@@ -155,11 +156,11 @@ func (w *world) step() {
 		w.answers()
 		_, h := w.host()
 		w.deliverDown(h)
-	case n < 88: // the host's agent starts afresh
+	case n < 88: // the host's agent restarts
 		_, h := w.host()
 		h.stock, h.up = w.newStock(), nil
 		h.down = slices.DeleteFunc(h.down, func(d heard) bool { return !d.gone })
-	case n < 90: // what was on its way is lost
+	case n < 90: // messages in flight are lost
 		_, h := w.host()
 		h.up, h.down = nil, slices.DeleteFunc(h.down, func(d heard) bool { return !d.gone })
 		h.stock.Afresh()
@@ -179,7 +180,7 @@ func (w *world) step() {
 	w.check()
 }
 
-// tick lets a host say what it has to say.
+// tick lets a host send its due message.
 func (w *world) tick() {
 	dip, h := w.host()
 	if w.rng.IntN(3) == 0 {
@@ -217,7 +218,7 @@ func (w *world) deliverUp() {
 	}
 }
 
-// commit stores what waits; the leader may die before or after.
+// commit stores a batch; the leader may die before or after.
 func (w *world) commit() {
 	b, tally := w.desk.Batch(w.now, 1+w.rng.IntN(40))
 	if b == nil {
@@ -244,7 +245,7 @@ func (w *world) commit() {
 		}
 	}
 	if fate == 1 {
-		w.elect() // it was, and nobody was told
+		w.elect() // it was stored, and no answer was sent
 		return
 	}
 	w.fold(w.book, raw)
@@ -310,7 +311,7 @@ func (w *world) change() {
 	w.configure()
 }
 
-// pass lets time go by. Before much of it goes by, hosts hear what there is.
+// pass advances the time. Before a long step, hosts receive all messages.
 func (w *world) pass() {
 	if w.rng.IntN(3) > 0 {
 		w.now = w.now.Add(time.Duration(w.rng.IntN(50)) * time.Millisecond)
@@ -330,7 +331,8 @@ func (w *world) pass() {
 	}
 }
 
-// check: no range is at two hosts, and what a host may use every mux maps to it on which grants wait.
+// check: no range is at two hosts, and every mux that grants wait for maps each usable range of a
+// host to that host.
 func (w *world) check() {
 	at := map[Range]netip.Addr{}
 	stored := w.load().Page(w.vip)
@@ -346,7 +348,7 @@ func (w *world) check() {
 			if have, ok := stored.DIP(r); ok && have != dip {
 				w.t.Fatalf("seed %d: %s uses range %s, which is stored as that of %s", w.seed, dip, r, have)
 			} else if !ok {
-				continue // it was taken, and the host has yet to hear of it
+				continue // it was taken, and the host has not received that yet
 			}
 			for name, m := range w.muxes {
 				if m.away || m.has == 0 || m.has < w.openedAt || !w.desk.Eligible(name) {
@@ -377,7 +379,7 @@ func (w *world) check() {
 	}
 }
 
-// TestNoPortIsHeldTwice: whatever fails between any two steps.
+// TestNoPortIsHeldTwice: no port has two holders, whatever fails between any two steps.
 func TestNoPortIsHeldTwice(t *testing.T) {
 	seeds := 100
 	if testing.Short() {
@@ -397,7 +399,7 @@ func TestNoPortIsHeldTwice(t *testing.T) {
 	}
 }
 
-// settle lets everything work again: then every DIP gets ranges, unless others hold them all.
+// settle ends all failures; then every DIP gets ranges, unless others hold them all.
 func (w *world) settle() {
 	w.perDIP, w.perTenant = 20, 0
 	w.closed = Closed([2]uint16{1024 + 80*8, 65535})

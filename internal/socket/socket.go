@@ -1,4 +1,5 @@
-// Package socket keeps a Unix socket at its path: programs that serve for months outlive a cleaned-up /run.
+// Package socket keeps a Unix socket at its path, because long-running programs must survive a
+// cleanup of /run.
 package socket
 
 import (
@@ -21,11 +22,13 @@ const MaxPath = 107
 // tendInterval is the time between two checks that the socket is at its path.
 const tendInterval = time.Second
 
-// Options are what a Listener needs.
+// Options configures a Listener.
 type Options struct {
-	// Path is where the socket is. A socket that is there is replaced: the caller holds a lock that keeps a second process out.
+	// Path is the path of the socket. An existing socket is replaced; the caller holds a lock
+	// against a second process.
 	Path string
-	// Mode is the socket's, Directory that of its directory where that is missing. All users may enter those above it that are missing.
+	// Mode is the mode of the socket, Directory that of its directory if it is created. Created
+	// parent directories are accessible to all users.
 	Mode, Directory os.FileMode
 }
 
@@ -36,7 +39,7 @@ type Listener struct {
 	closed chan struct{}
 
 	mu sync.Mutex
-	// current is what listens, own its file. done: Close was called.
+	// current is the listening socket, own its file. done: Close was called.
 	current *net.UnixListener
 	own     os.FileInfo
 	done    bool
@@ -44,7 +47,7 @@ type Listener struct {
 
 var _ net.Listener = (*Listener)(nil)
 
-// Listen opens a socket. A file at the path that is no socket is refused.
+// Listen opens a socket. It refuses a path with a file that is not a socket.
 func Listen(o Options) (*Listener, error) {
 	if len(o.Path) > MaxPath {
 		return nil, fmt.Errorf("socket %s: its path must be at most %d bytes", o.Path, MaxPath)
@@ -58,7 +61,8 @@ func Listen(o Options) (*Listener, error) {
 	return l, nil
 }
 
-// openLocked makes the socket and accepts its connections. A socket that listened before goes on to serve those that it accepted.
+// openLocked creates the socket and accepts its connections. Connections of the previous socket
+// stay.
 func (l *Listener) openLocked() error {
 	path := l.o.Path
 	dir := filepath.Dir(path)
@@ -80,7 +84,7 @@ func (l *Listener) openLocked() error {
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
-	// Close removes the file itself, where it is still this socket's.
+	// Close removes the file itself, if it is still this socket's.
 	next.SetUnlinkOnClose(false)
 	err = os.Chmod(path, l.o.Mode)
 	var own os.FileInfo
@@ -99,7 +103,7 @@ func (l *Listener) openLocked() error {
 	return nil
 }
 
-// accept takes the connections of one socket until that is closed.
+// accept accepts the connections of one socket until it is closed.
 func (l *Listener) accept(from *net.UnixListener) {
 	for {
 		conn, err := from.Accept()
@@ -107,7 +111,8 @@ func (l *Listener) accept(from *net.UnixListener) {
 			return
 		}
 		if err != nil {
-			// Descriptors are short, for one: others end meanwhile.
+			// For example, file descriptors are exhausted: retry, because others may be closed
+			// meanwhile.
 			select {
 			case <-time.After(10 * time.Millisecond):
 				continue
@@ -124,8 +129,8 @@ func (l *Listener) accept(from *net.UnixListener) {
 	}
 }
 
-// Tend makes the socket again if it is not at its path any more: somebody removed it or its directory, or put another socket in its place.
-// restored reports that it did. Connections stay.
+// Tend creates the socket again if it is no longer at its path, because it or its directory was
+// removed, or another socket replaced it. restored reports that it did. Connections stay.
 func (l *Listener) Tend() (restored bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -144,8 +149,8 @@ func (l *Listener) isOwnLocked() bool {
 	return err == nil && os.SameFile(l.own, found)
 }
 
-// Keep tends the socket, and before it the locks and files that others name, until ctx ends. It logs what was restored, and each fault
-// once.
+// Keep runs Tend, and before it the functions in others for locks and files, until ctx ends. It
+// logs restored files, and each fault once.
 func (l *Listener) Keep(ctx context.Context, c clock.Clock, log *slog.Logger, others ...func() (restored bool, err error)) {
 	fault := ""
 	for {

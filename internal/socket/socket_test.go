@@ -18,7 +18,7 @@ import (
 	"github.com/shuntlb/shunt/internal/clock"
 )
 
-// listening is a Listener that answers each connection with the letters that it sends, until the test ends.
+// listening returns a Listener that echoes the bytes of each connection, until the test ends.
 func listening(t *testing.T) (l *Listener, path string) {
 	t.Helper()
 	// A unix socket's path has at most 107 bytes.
@@ -55,7 +55,7 @@ func dial(t *testing.T, path string) net.Conn {
 	return conn
 }
 
-// echoes fails the test unless the connection returns what it gets.
+// echoes fails the test unless the connection echoes.
 func echoes(t *testing.T, conn net.Conn) {
 	t.Helper()
 	answer := make([]byte, 5)
@@ -70,7 +70,8 @@ func echoes(t *testing.T, conn net.Conn) {
 	}
 }
 
-// TestSocketIsRestored: whatever became of the path, Tend makes the socket again, with its mode, and connections stay.
+// TestSocketIsRestored: Tend creates the socket again, with its mode, after any change of the path,
+// and connections stay.
 func TestSocketIsRestored(t *testing.T) {
 	for name, harm := range map[string]func(path string) error{
 		"the file is removed":              os.Remove,
@@ -121,7 +122,7 @@ func TestSocketIsRestored(t *testing.T) {
 	}
 }
 
-// steal has another listener at the path, for as long as the process lives.
+// steal places another listener at the path, for the lifetime of the process.
 func steal(path string) error {
 	if err := os.Remove(path); err != nil {
 		return err
@@ -145,8 +146,8 @@ func stolenAndDead(path string) error {
 	return other.Close()
 }
 
-// TestForeignFilesStay: a file that is no socket is nobody's to remove, neither at the start nor later, and the end of a listener leaves a
-// socket that took its path.
+// TestForeignFilesStay: a file that is not a socket is never removed, and closing a listener leaves
+// a socket that replaced it.
 func TestForeignFilesStay(t *testing.T) {
 	l, path := listening(t)
 	if err := os.Remove(path); err != nil {
@@ -204,7 +205,8 @@ func (w *text) count(s string) int {
 	return strings.Count(w.b.String(), s)
 }
 
-// TestKeep: the keeper restores the socket and what others name, in their order, and logs a fault once for as long as it lasts.
+// TestKeep: Keep restores the socket and the files of the other functions, in their order, and logs
+// a fault once while it lasts.
 func TestKeep(t *testing.T) {
 	l, path := listening(t)
 	c, log := clock.NewFake(time.Unix(1000, 0)), &text{}
@@ -216,7 +218,7 @@ func TestKeep(t *testing.T) {
 		defer close(ended)
 		l.Keep(ctx, c, slog.New(slog.NewTextHandler(log, nil)), func() (bool, error) { return false, broken })
 	}()
-	// tick returns when the keeper has looked once more: broken is not read meanwhile.
+	// tick returns after another pass of Keep, so that broken is not read concurrently.
 	tick := func() {
 		t.Helper()
 		for c.Waiting() == 0 {

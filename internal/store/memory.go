@@ -19,7 +19,7 @@ type Memory struct {
 	// log holds every batch after compacted, ordered.
 	log    []Batch
 	closed bool
-	// leases are channels that close when their lease is lost; keys of a lease are found by leaseOf.
+	// leases holds channels that close when their lease is lost; leaseOf maps keys to leases.
 	leases  map[LeaseID]chan struct{}
 	leaseOf map[string]LeaseID
 	granted LeaseID
@@ -27,7 +27,7 @@ type Memory struct {
 	wake chan struct{}
 }
 
-// NewMemory makes an empty store.
+// NewMemory returns an empty store.
 func NewMemory() *Memory {
 	return &Memory{revision: 1, keys: map[string]KV{}, leases: map[LeaseID]chan struct{}{}, leaseOf: map[string]LeaseID{}, wake: make(chan struct{})}
 }
@@ -85,7 +85,7 @@ func (m *Memory) Txn(ctx context.Context, t Txn) (TxnResult, error) {
 	return TxnResult{Succeeded: true, Revision: m.commitLocked(t.Ops)}, nil
 }
 
-// commitLocked does the operations in one revision and returns the store's.
+// commitLocked applies the operations in one revision and returns the store's revision.
 func (m *Memory) commitLocked(ops []Op) int64 {
 	batch := Batch{Revision: m.revision + 1}
 	for _, op := range ops {
@@ -119,7 +119,7 @@ func (m *Memory) applyLocked(op Op, revision int64) (Event, bool) {
 	return Event{KV: kv}, true
 }
 
-// Check tells what is wrong with the transaction itself.
+// Check returns the fault of the transaction itself.
 func (t Txn) Check() error {
 	seen := make(map[string]bool, len(t.Ops))
 	for _, op := range t.Ops {
@@ -141,7 +141,8 @@ func (m *Memory) Barrier(ctx context.Context) (int64, error) {
 	return m.revision, m.usableLocked(ctx)
 }
 
-// Grant implements Store. A lease in memory lasts until it is revoked or lapses by Lapse: there is no clock here.
+// Grant implements Store. A lease in memory lasts until it is revoked or ended by Lapse, because
+// there is no clock.
 func (m *Memory) Grant(ctx context.Context, _ time.Duration) (LeaseID, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -166,7 +167,7 @@ func (m *Memory) Renew(ctx context.Context, id LeaseID) error {
 	return nil
 }
 
-// LeaseOf is the lease that the key hangs on; 0 is none.
+// LeaseOf returns the lease of the key; 0 is none.
 func (m *Memory) LeaseOf(key string) LeaseID {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -188,7 +189,7 @@ func (m *Memory) KeepAlive(ctx context.Context, id LeaseID) error {
 		select {
 		case <-lost:
 			return ErrLeaseLost
-		case <-wake: // it may be closed
+		case <-wake: // m.leases may have changed, or the store closed
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -219,7 +220,7 @@ func (m *Memory) Revoke(ctx context.Context, id LeaseID) error {
 	return nil
 }
 
-// Lapse is what time does to a lease that is not renewed.
+// Lapse ends a lease as its expiry would.
 func (m *Memory) Lapse(id LeaseID) error { return m.Revoke(context.Background(), id) }
 
 // Compact implements Store.
@@ -299,7 +300,7 @@ func (w *memoryWatcher) Next(ctx context.Context) (Batch, error) {
 	}
 }
 
-// poll returns the next batch, or the channel that tells when to ask again.
+// poll returns the next batch, or a channel that closes when polling again is useful.
 func (w *memoryWatcher) poll() (Batch, <-chan struct{}, error) {
 	m := w.m
 	m.mu.Lock()
@@ -321,7 +322,7 @@ func (w *memoryWatcher) poll() (Batch, <-chan struct{}, error) {
 	return Batch{}, m.wake, nil
 }
 
-// under keeps the events of keys with the prefix.
+// under returns the events of keys with the prefix.
 func (b Batch) under(prefix string) Batch {
 	out := Batch{Revision: b.Revision}
 	for _, ev := range b.Events {

@@ -1,4 +1,5 @@
-// Package store is the revisioned key/value store that the manager keeps its state in, with a twin in memory.
+// Package store is the revisioned key/value store of the manager's state, with an implementation in
+// memory.
 package store
 
 import (
@@ -7,22 +8,23 @@ import (
 	"time"
 )
 
-// Errors that callers may test for.
+// Errors that callers may check.
 var (
-	// ErrCompacted: the revisions asked for are gone; list again and watch from there.
+	// ErrCompacted: the requested revisions were removed; list again and watch from there.
 	ErrCompacted = errors.New("revision was compacted")
 	// ErrClosed: the store was closed.
 	ErrClosed = errors.New("store is closed")
-	// ErrLeaseLost: the lease ran out or was revoked; its keys are gone.
+	// ErrLeaseLost: the lease expired or was revoked; its keys are deleted.
 	ErrLeaseLost = errors.New("lease is lost")
-	// ErrUnanswered: the store has no leader or did not answer in its own time. The call can be repeated; whether a write was done is unknown.
+	// ErrUnanswered: the store has no leader or did not answer in time. The call can be repeated;
+	// whether a write was done is unknown.
 	ErrUnanswered = errors.New("store does not answer")
 )
 
-// LeaseID names a lease; 0 is none.
+// LeaseID identifies a lease; 0 is none.
 type LeaseID int64
 
-// KV is a key as of some revision.
+// KV is a key at some revision.
 type KV struct {
 	Key   string
 	Value []byte
@@ -38,7 +40,7 @@ type Snapshot struct {
 	KVs      []KV
 }
 
-// Compare holds when the key's last change has the revision. 0 means that the key is absent.
+// Compare is true if the key's last change has the revision. 0 means that the key is absent.
 type Compare struct {
 	Key         string
 	ModRevision int64
@@ -53,19 +55,20 @@ type Op struct {
 	Lease LeaseID
 }
 
-// Put makes a put.
+// Put returns a put.
 func Put(key string, value []byte) Op { return Op{Key: key, Value: value} }
 
-// Delete makes a delete. Deleting an absent key is no fault and no change.
+// Delete returns a delete. Deleting an absent key is neither an error nor a change.
 func Delete(key string) Op { return Op{Key: key, Delete: true} }
 
-// Txn does all Ops in one revision when every Compare holds, and else nothing. A key may appear in one Op only.
+// Txn applies all Ops in one revision if every Compare is true, else none. A key may be in one Op
+// only.
 type Txn struct {
 	Compares []Compare
 	Ops      []Op
 }
 
-// TxnResult tells whether the compares held, and the store's revision afterwards.
+// TxnResult reports whether the compares were true, and the store's revision afterwards.
 type TxnResult struct {
 	Succeeded bool
 	Revision  int64
@@ -77,24 +80,25 @@ type Event struct {
 	Deleted bool
 }
 
-// Batch is every change of one revision under the watched prefix, whole. Without events it tells that nothing changed
-// there from the last batch up to the revision, which a store tells at times.
+// Batch holds all changes of one revision under the watched prefix. Without events it reports that
+// nothing changed there from the last batch up to the revision; a store may send such batches.
 type Batch struct {
 	Revision int64
 	Events   []Event
 }
 
-// Watcher delivers batches in the order of revisions, without a gap.
+// Watcher delivers batches in the order of revisions, without gaps.
 type Watcher interface {
-	// Next waits for the next batch. ErrCompacted: the watcher fell behind a compaction and is dead.
+	// Next waits for the next batch. ErrCompacted: the watcher fell behind a compaction and is
+	// unusable.
 	Next(ctx context.Context) (Batch, error)
 	// Close releases the watcher.
 	Close()
 }
 
-// Store is a revisioned key/value store. A Txn that was acknowledged survives any crash of the process.
+// Store is a revisioned key/value store. An acknowledged Txn survives any crash of the process.
 type Store interface {
-	// Get reads one key; absent keys give false. The revision is the store's.
+	// Get reads one key; ok is false if it is absent. The revision is the store's.
 	Get(ctx context.Context, key string) (kv KV, ok bool, revision int64, err error)
 	// List reads every key that starts with prefix.
 	List(ctx context.Context, prefix string) (Snapshot, error)
@@ -102,19 +106,25 @@ type Store interface {
 	Txn(ctx context.Context, t Txn) (TxnResult, error)
 	// Watch delivers changes with a revision of at least from; from is at least 1.
 	Watch(ctx context.Context, prefix string, from int64) (Watcher, error)
-	// Compact drops the history before the revision; present keys stay.
+	// Compact removes the history before the revision; current keys stay.
 	Compact(ctx context.Context, revision int64) error
-	// Barrier returns a revision that holds every Txn acknowledged before the call, on whatever member of the store. Every
-	// watcher of this store gets a batch of that revision or a later one, without a further change.
+	// Barrier returns a revision that includes every Txn acknowledged before the call, on any
+	// member of the store. Every watcher of this store gets a batch of that revision or a later
+	// one, without a further change.
 	Barrier(ctx context.Context) (revision int64, err error)
-	// Grant makes a lease that lasts at least ttl (at least a second) from now or from its last renewal.
+	// Grant returns a lease that lasts at least ttl (at least a second) from now or from its last
+	// renewal.
 	Grant(ctx context.Context, ttl time.Duration) (LeaseID, error)
-	// Renew renews the lease once: it lasts at least its ttl from the call on. ErrLeaseLost: it is gone.
+	// Renew renews the lease once: it lasts at least its ttl from the call on. ErrLeaseLost: it is
+	// lost.
 	Renew(ctx context.Context, id LeaseID) error
-	// KeepAlive renews the lease again and again, in time; it returns ErrLeaseLost once that is certain or when the process
-	// stood still for longer than the lease lasts, the store's error when it is not known for that long, and ctx's at its end.
+	// KeepAlive renews the lease repeatedly, in time. It returns ErrLeaseLost once the loss is
+	// certain, or when the process stood still for longer than the lease lasts. It returns the
+	// store's error when the state of the lease is unknown for that long, and the error of ctx when
+	// that ends.
 	KeepAlive(ctx context.Context, id LeaseID) error
-	// Revoke ends the lease: its keys are deleted in one revision. Revoking a lease that is lost is no fault.
+	// Revoke ends the lease: its keys are deleted in one revision. Revoking a lost lease is not an
+	// error.
 	Revoke(ctx context.Context, id LeaseID) error
 	// Close releases everything; later calls return ErrClosed.
 	Close() error

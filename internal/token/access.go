@@ -9,7 +9,8 @@ import (
 	"strings"
 )
 
-// AccessPrefix begins every access token, so that scanners of leaked secrets know it.
+// AccessPrefix is the prefix of every access token, so that scanners for leaked secrets recognize
+// it.
 const AccessPrefix = "shunt_"
 
 // Access is the token of a person or a program.
@@ -18,22 +19,22 @@ type Access struct {
 	Secret [secretBytes]byte
 }
 
-// errAccess never shows what was read.
+// errAccess never contains the input.
 var errAccess = errors.New("access token: must be shunt_ID_SECRET, as `shunt access create` prints it")
 
-// NewAccess makes an access token from random bytes, at least RandomBytes of them.
+// NewAccess returns an access token from random bytes, at least RandomBytes of them.
 func NewAccess(random []byte) Access {
 	a := Access{ID: hex.EncodeToString(random[:idBytes])}
 	copy(a.Secret[:], random[idBytes:RandomBytes])
 	return a
 }
 
-// String writes "shunt_ID_SECRET".
+// String returns "shunt_ID_SECRET".
 func (a Access) String() string {
 	return AccessPrefix + a.ID + "_" + base64.RawURLEncoding.EncodeToString(a.Secret[:])
 }
 
-// ParseAccess reads an access token. Its errors never show the secret.
+// ParseAccess parses an access token. Errors never contain the secret.
 func ParseAccess(s string) (Access, error) {
 	rest, ok := strings.CutPrefix(s, AccessPrefix)
 	id, text, found := strings.Cut(rest, "_")
@@ -50,11 +51,11 @@ func ParseAccess(s string) (Access, error) {
 	return a, nil
 }
 
-// SecretHash is what a manager keeps of the secret. The secret is 256 random bits: nothing slower than SHA-256 is
-// needed to keep it from being found.
+// SecretHash returns the hash of the secret that a manager stores. SHA-256 is slow enough, because
+// the secret has 256 random bits.
 func (a Access) SecretHash() [sha256.Size]byte { return sha256.Sum256(a.Secret[:]) }
 
-// Matches compares with a kept hash in constant time.
+// Matches compares with a stored hash in constant time.
 func (a Access) Matches(hash []byte) bool {
 	h := a.SecretHash()
 	return subtle.ConstantTimeCompare(h[:], hash) == 1

@@ -1,4 +1,4 @@
-// Package token is the text form of join and access tokens. It is pure.
+// Package token implements the text form of join and access tokens. It is pure.
 package token
 
 import (
@@ -17,7 +17,8 @@ const (
 	form        = "must be shunt1.CA-HASH.ID.SECRET, as `shunt token create` prints it"
 )
 
-// Token lets one node join: it names the manager's CA, so that the node knows whom to trust, and proves the node.
+// Token lets one node join: it names the manager's CA, so that the node can verify the manager, and
+// authenticates the node.
 type Token struct {
 	// CA is the SHA-256 of the manager's CA certificate (DER).
 	CA     [sha256.Size]byte
@@ -25,22 +26,22 @@ type Token struct {
 	Secret [secretBytes]byte
 }
 
-// New makes a token from random bytes, at least RandomBytes of them.
+// New returns a token from random bytes, at least RandomBytes of them.
 func New(ca [sha256.Size]byte, random []byte) Token {
 	t := Token{CA: ca, ID: hex.EncodeToString(random[:idBytes])}
 	copy(t.Secret[:], random[idBytes:RandomBytes])
 	return t
 }
 
-// RandomBytes is how much randomness New consumes.
+// RandomBytes is the number of random bytes that New uses.
 const RandomBytes = idBytes + secretBytes
 
-// String writes "shunt1.CA-HASH.ID.SECRET".
+// String returns "shunt1.CA-HASH.ID.SECRET".
 func (t Token) String() string {
 	return strings.Join([]string{prefix, hex.EncodeToString(t.CA[:]), t.ID, base64.RawURLEncoding.EncodeToString(t.Secret[:])}, ".")
 }
 
-// Parse reads a token; space around it is ignored. Its errors never show the secret.
+// Parse parses a token, ignoring surrounding space. Errors never contain the secret.
 func Parse(s string) (Token, error) {
 	parts := strings.Split(strings.TrimSpace(s), ".")
 	if len(parts) != 4 || parts[0] != prefix {
@@ -65,10 +66,10 @@ func Parse(s string) (Token, error) {
 	return t, nil
 }
 
-// SecretHash is what a manager keeps of the secret.
+// SecretHash returns the hash of the secret that a manager stores.
 func (t Token) SecretHash() [sha256.Size]byte { return sha256.Sum256(t.Secret[:]) }
 
-// Matches compares with a kept hash in constant time.
+// Matches compares with a stored hash in constant time.
 func (t Token) Matches(hash []byte) bool {
 	h := t.SecretHash()
 	return subtle.ConstantTimeCompare(h[:], hash) == 1

@@ -1,4 +1,5 @@
-// Package top turns what nodes report into rates: packets per second by service, backend, reason and node.
+// Package top computes rates from the reports of nodes: packets per second by service, backend,
+// reason and node.
 package top
 
 import (
@@ -11,20 +12,22 @@ import (
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 )
 
-// Service is a service over all muxes.
+// Service holds the rates of a service over all muxes.
 type Service struct {
 	Service string  `json:"service"`
 	PPS     float64 `json:"packetsPerSecond"`
 	BPS     float64 `json:"bitsPerSecond"`
-	// Refused are packets per second that found an endpoint and went to no backend: beyond limits, of denied sources. PPS does not count them.
+	// Refused is the number of packets per second that matched an endpoint and were not forwarded:
+	// above limits, or from denied sources. PPS does not include them.
 	Refused float64 `json:"refusedPerSecond"`
 	Flows   uint64  `json:"flows"`
-	// Backends are its members over all endpoints and VIPs; Alive are those that every mux finds alive.
+	// Backends is the number of its members over all endpoints and VIPs; Alive is the number that
+	// every mux reports alive.
 	Backends int `json:"backends"`
 	Alive    int `json:"alive"`
 }
 
-// Backend is a backend of a service over all its endpoints, VIPs and muxes.
+// Backend holds the rates of a backend of a service over all its endpoints, VIPs and muxes.
 type Backend struct {
 	Service string  `json:"service"`
 	Backend string  `json:"backend"`
@@ -39,7 +42,7 @@ type Backend struct {
 // classDrop is the class of reasons of packets that were dropped.
 const classDrop = "drop"
 
-// Reason is a reason over all nodes of a role.
+// Reason holds the rate of a reason over all nodes of a role.
 type Reason struct {
 	Role   string `json:"role"`
 	Reason string `json:"reason"`
@@ -49,21 +52,22 @@ type Reason struct {
 	Total uint64  `json:"total"`
 }
 
-// Node is a mux or host.
+// Node holds the rates of a mux or host.
 type Node struct {
 	Node  string  `json:"node"`
 	Role  string  `json:"role"`
 	State string  `json:"state"`
 	PPS   float64 `json:"packetsPerSecond"`
 	BPS   float64 `json:"bitsPerSecond"`
-	// Drops are packets per second that were dropped.
+	// Drops is the number of dropped packets per second.
 	Drops float64 `json:"dropsPerSecond"`
 	Flows uint64  `json:"flows"`
-	// Revision that it obeys.
+	// Revision is the one it applied.
 	Revision int64 `json:"revision"`
 }
 
-// Rates are everything at one moment. Lists are ordered by packets per second, the busiest first; of services those that were refused count too.
+// Rates holds all rates at one moment. Lists are ordered by packets per second, the busiest first;
+// for services including refused packets.
 type Rates struct {
 	Services []Service `json:"services"`
 	Backends []Backend `json:"backends"`
@@ -71,8 +75,8 @@ type Rates struct {
 	Nodes    []Node    `json:"nodes"`
 }
 
-// Between computes the rates of what happened between two answers. Each node's time is the one between its two reports; a
-// node without two reports has no rates, and a counter that went back counts from 0.
+// Between returns the rates between two responses. The time of each node is that between its two
+// reports. A node without two reports has no rates, and a counter that decreased counts from 0.
 func Between(before, now *apiv1.StatusResponse) Rates {
 	old := map[string]*apiv1.NodeStatus{}
 	for _, n := range before.GetNodes() {
@@ -121,7 +125,7 @@ func values[K comparable, V any](m map[K]*V) []V {
 	return out
 }
 
-// member names a member of one endpoint.
+// member identifies a member of one endpoint.
 type member struct {
 	vip, protocol string
 	port, id      uint32
@@ -145,7 +149,8 @@ func rate(before, now uint64, seconds float64) float64 {
 	return float64(now-before) / seconds
 }
 
-// node adds up one node's report. Members of hosts are those of the muxes again and are not counted twice.
+// node adds one node's report. Members of hosts are the same as those of the muxes and are not
+// counted twice.
 func (s *sums) node(before, now *apiv1.NodeStatus, seconds float64) Node {
 	out := Node{Node: now.GetName(), Role: now.GetRole(), State: state(now), Revision: now.GetSyncedRevision()}
 	oldReasons := map[string]uint64{}
@@ -208,7 +213,7 @@ func (s *sums) node(before, now *apiv1.NodeStatus, seconds float64) Node {
 		refused[r.GetVip()] = r.GetPackets()
 	}
 	for _, r := range now.GetRefused() {
-		// A VIP without a refused packet is in no report: one that is new began at 0.
+		// A VIP without a refused packet is in no report, so a new one started at 0.
 		entry(s.services, r.GetService(), Service{Service: r.GetService()}).Refused += rate(refused[r.GetVip()], r.GetPackets(), seconds)
 	}
 	return out
@@ -229,7 +234,7 @@ func (s *sums) member(n *apiv1.NodeStatus, m *apiv1.MemberStatus, id member, pps
 	b.Flows += m.GetFlows()
 	b.Weight = max(b.Weight, m.GetWeight())
 	if !n.GetConnected() {
-		return // it has no opinion that counts
+		return // its report does not count
 	}
 	if b.Health != health(m) {
 		b.Health = "mixed"

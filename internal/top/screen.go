@@ -13,10 +13,10 @@ import (
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 )
 
-// Ask reads what the nodes report.
+// Ask requests the nodes' reports.
 type Ask func(context.Context) (*apiv1.StatusResponse, error)
 
-// Screen is the live view. It is a bubbletea model: keys and answers go in, text comes out.
+// Screen is the live view. It is a bubbletea model: its input is keys and reports, its output text.
 type Screen struct {
 	ask      Ask
 	ctx      context.Context
@@ -34,7 +34,7 @@ type Screen struct {
 	err       error
 }
 
-// NewScreen makes a screen that asks at an interval.
+// NewScreen returns a screen that requests reports at an interval.
 func NewScreen(ctx context.Context, ask Ask, interval time.Duration, view View) Screen {
 	return Screen{ask: ask, ctx: ctx, interval: interval, view: view, width: 80, height: 24}
 }
@@ -48,13 +48,13 @@ func (s Screen) Run(in io.Reader, out io.Writer) error {
 	return err
 }
 
-// answer is what Ask gave.
+// answer is the result of Ask.
 type answer struct {
 	status *apiv1.StatusResponse
 	err    error
 }
 
-// due says that it is time to ask again.
+// due means that the next request is due.
 type due struct{}
 
 // Init implements tea.Model.
@@ -84,7 +84,7 @@ func (s Screen) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	return s, nil
 }
 
-// keys takes keys in; several that were typed fast come as one.
+// keys handles keys; several that were typed fast arrive as one message.
 func (s Screen) keys(m tea.KeyMsg) (tea.Model, tea.Cmd) {
 	if m.Type != tea.KeyRunes {
 		return s.key(m.String())
@@ -99,7 +99,7 @@ func (s Screen) keys(m tea.KeyMsg) (tea.Model, tea.Cmd) {
 	return s, nil
 }
 
-// take takes an answer in.
+// take handles an answer.
 func (s Screen) take(a answer) Screen {
 	s.err = a.err
 	if a.err != nil || s.paused {
@@ -139,10 +139,10 @@ func (s Screen) key(key string) (tea.Model, tea.Cmd) {
 	return s, nil
 }
 
-// rows is the number of rows below the heading that fit.
+// rows returns the number of rows below the heading that fit.
 func (s Screen) rows() int { return max(1, s.height-5) }
 
-// sortedBy is the name of the column that orders the view; empty: the busiest first.
+// sortedBy returns the name of the column that orders the view; empty: the busiest first.
 func (s Screen) sortedBy() string {
 	if s.sorts[s.view] == 0 {
 		return ""

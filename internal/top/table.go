@@ -20,13 +20,13 @@ const (
 // Views are the names of the views.
 var Views = []string{"services", "backends", "reasons", "nodes"}
 
-// ParseView finds a view by its name.
+// ParseView returns the view with a name.
 func ParseView(name string) (View, bool) {
 	i := slices.Index(Views, name)
 	return View(i), i >= 0
 }
 
-// Table is a view's rows, the first of them its heading, ordered by the column with the name of sort; numbers largest
+// Table returns a view's rows, the heading first, ordered by the column named sort; numbers largest
 // first. An empty sort keeps the order of Rates.
 func (r Rates) Table(v View, sort string) [][]string {
 	var cells [][]cell
@@ -64,7 +64,7 @@ func (r Rates) Table(v View, sort string) [][]string {
 	return rows
 }
 
-// cell is a text with what it is ordered by.
+// cell is a text with its sort value.
 type cell struct {
 	text    string
 	value   float64
@@ -85,7 +85,7 @@ func count(n uint64) cell { return cell{strconv.FormatUint(n, 10), float64(n), t
 
 func number(x float64) cell { return cell{Human(x), x, true} }
 
-// Human is a number in at most six characters: 0.5, 950, 12.3k, 4.56M.
+// Human returns a number in at most six characters: 0.5, 950, 12.3k, 4.56M.
 func Human(x float64) string {
 	for _, unit := range []string{"", "k", "M", "G", "T"} {
 		switch {

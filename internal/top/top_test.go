@@ -13,7 +13,7 @@ import (
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 )
 
-// report is a mux's, taken at a second, with a member of 10 × packets bytes.
+// report returns a mux's report, taken at a second, with a member of 10 × packets bytes.
 func report(node string, second int64, packets uint64, alive bool) *apiv1.NodeStatus {
 	return &apiv1.NodeStatus{
 		Name: node, Role: "mux", Connected: true, LastSeen: timestamppb.New(time.Unix(second, 0)), SyncedRevision: 9,
@@ -31,7 +31,8 @@ func TestRates(t *testing.T) {
 	host.Role = "host"
 	got := Between(
 		answerOf(report("mux1", 10, 1000, true), report("mux2", 10, 5000, true), report("mux3", 10, 1, true)),
-		// mux2's tables are new; mux3 said nothing since; mux4 has one report; the host's members are the muxes' again.
+		// mux2 recreated its tables; mux3 sent no new report; mux4 has one report; the host's
+		// members are the same as the muxes'.
 		answerOf(report("mux1", 12, 3000, true), report("mux2", 11, 100, false), report("mux3", 10, 1, true), report("mux4", 12, 700, true), host),
 	)
 	if s := got.Services[0]; s != (Service{Service: "web", PPS: 1000 + 100, BPS: 80*1000 + 80*100, Flows: 20, Backends: 1, Alive: 0}) {
@@ -134,7 +135,8 @@ func TestScreen(t *testing.T) {
 	}
 }
 
-// TestRatesOfAnswers: answers to servers' own connections count for the node and for the VIP's service.
+// TestRatesOfAnswers: replies to servers' own connections count for the node and for the VIP's
+// service.
 func TestRatesOfAnswers(t *testing.T) {
 	with := func(second int64, packets uint64) *apiv1.NodeStatus {
 		n := report("mux1", second, 1000, true)
@@ -150,8 +152,8 @@ func TestRatesOfAnswers(t *testing.T) {
 	}
 }
 
-// TestRatesOfRefused: a VIP whose packets are all beyond its limits, or of denied sources, is not idle. VIPs without a refused packet are in no report, and the
-// counters of new tables begin again.
+// TestRatesOfRefused: a VIP whose packets all exceed its limits, or come from denied sources, is
+// not idle. VIPs without a refused packet are in no report, and counters of new tables start at 0.
 func TestRatesOfRefused(t *testing.T) {
 	with := func(node string, second int64, refused uint64) *apiv1.NodeStatus {
 		n := report(node, second, 1000, true)

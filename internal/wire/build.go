@@ -16,16 +16,17 @@ type Packet struct {
 	FlowLabel      uint32     // IPv6
 	Extensions     []Extension
 	Payload        Payload
-	Padding        int // zero bytes behind the IP packet
+	Padding        int // zero bytes after the IP packet
 }
 
-// Extension is an IPv6 extension header but for its first byte: the second is its length, as the type has it.
+// Extension is an IPv6 extension header without its first byte; the second byte is its length in
+// the unit of the type.
 type Extension struct {
 	Type uint8
 	Rest []byte // 8n-1 bytes
 }
 
-// Options is a hop-by-hop or destination options header of 8*words bytes that holds padding only.
+// Options returns a hop-by-hop or destination options header of 8*words bytes with only padding.
 func Options(kind uint8, words int) Extension {
 	rest := make([]byte, 8*words-1)
 	rest[0] = uint8(words - 1)
@@ -35,9 +36,9 @@ func Options(kind uint8, words int) Extension {
 
 // Payload is a transport header with its data.
 type Payload interface {
-	// Protocol is its IANA number under that family.
+	// Protocol returns its IANA number for that family.
 	Protocol(v6 bool) uint8
-	// Bytes is the segment, checksummed for these addresses.
+	// Bytes returns the segment with its checksum for these addresses.
 	Bytes(src, dst netip.Addr) []byte
 }
 
@@ -47,7 +48,7 @@ type TCP struct {
 	Seq, Ack         uint32
 	Flags            uint8
 	Window           uint16
-	Options          []byte // padded to words with end-of-options
+	Options          []byte // padded to 4 bytes with end-of-options
 	Data             []byte
 }
 
@@ -141,7 +142,7 @@ func (e Echo) Bytes(src, dst netip.Addr) []byte {
 	return b
 }
 
-// Raw is a payload of any protocol, as it is.
+// Raw is an unmodified payload of any protocol.
 type Raw struct {
 	Number uint8
 	Data   []byte
@@ -153,7 +154,7 @@ func (r Raw) Protocol(bool) uint8 { return r.Number }
 // Bytes implements Payload.
 func (r Raw) Bytes(netip.Addr, netip.Addr) []byte { return r.Data }
 
-// Frame is the Ethernet frame.
+// Frame returns the Ethernet frame.
 func (p Packet) Frame() []byte {
 	kind := uint16(EtherTypeIPv4)
 	if p.Dst.Is6() {
@@ -164,7 +165,7 @@ func (p Packet) Frame() []byte {
 	return append(b, make([]byte, p.Padding)...)
 }
 
-// IP is the packet without its frame.
+// IP returns the packet without its frame.
 func (p Packet) IP() []byte {
 	if p.TTL == 0 {
 		p.TTL = 64

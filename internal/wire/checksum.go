@@ -1,5 +1,5 @@
-// Package wire builds and reads the headers that tests and tools need: Ethernet, IPv4, IPv6 with extension headers, TCP,
-// UDP, ICMP echo. It is pure, and plain rather than fast.
+// Package wire builds and parses headers for tests and tools: Ethernet, IPv4, IPv6 with extension
+// headers, TCP, UDP, ICMP echo. It is pure, and simple rather than fast.
 package wire
 
 import (
@@ -26,7 +26,8 @@ const (
 	EthernetLength = 14
 )
 
-// Sum is the one's complement sum of b as big-endian 16-bit words, an odd last byte padded with zero (RFC 1071).
+// Sum returns the one's complement sum of b as big-endian 16-bit values, an odd last byte padded
+// with zero (RFC 1071).
 func Sum(b []byte) uint16 {
 	var sum uint32
 	for i, v := range b {
@@ -40,7 +41,8 @@ func Sum(b []byte) uint16 {
 	return uint16(sum)
 }
 
-// Checksum is the Internet checksum of the parts in a row; all but the last have even lengths.
+// Checksum returns the Internet checksum of the concatenated parts; all except the last must have
+// even lengths.
 func Checksum(parts ...[]byte) uint16 {
 	var sum uint32
 	for _, p := range parts {
@@ -50,7 +52,8 @@ func Checksum(parts ...[]byte) uint16 {
 	return ^uint16(sum)
 }
 
-// PseudoHeader is what transport checksums cover of the IP header (RFC 9293 section 3.1, RFC 8200 section 8.1).
+// PseudoHeader returns the part of the IP header that transport checksums cover (RFC 9293 section
+// 3.1, RFC 8200 section 8.1).
 func PseudoHeader(src, dst netip.Addr, protocol uint8, length int) []byte {
 	b := append(src.AsSlice(), dst.AsSlice()...)
 	if src.Is4() {

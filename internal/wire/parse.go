@@ -7,7 +7,7 @@ import (
 	"net/netip"
 )
 
-// Header is what Parse read. The slices are parts of the input.
+// Header is the result of Parse. The slices are parts of the input.
 type Header struct {
 	V6             bool
 	Src, Dst       netip.Addr
@@ -15,7 +15,7 @@ type Header struct {
 	ID, Flags      uint16 // IPv4
 	FlowLabel      uint32 // IPv6
 	Extensions     []uint8
-	Protocol       uint8  // of the payload, behind extension headers
+	Protocol       uint8  // of the payload, after extension headers
 	Packet         []byte // the IP packet, without frame and padding
 	Payload        []byte // from the transport header on
 	SrcPort        uint16 // TCP and UDP
@@ -23,10 +23,10 @@ type Header struct {
 	ChecksumErrors []string // "ip", "tcp", "udp", "icmp"
 }
 
-// ErrTruncated is wrapped by errors of packets that end before a header that they announce.
+// ErrTruncated is wrapped by errors of packets that end before an announced header.
 var ErrTruncated = errors.New("truncated")
 
-// ParseFrame reads an Ethernet frame that holds an IP packet.
+// ParseFrame parses an Ethernet frame with an IP packet.
 func ParseFrame(frame []byte) (*Header, error) {
 	if len(frame) < EthernetLength {
 		return nil, fmt.Errorf("Ethernet header of %d bytes: %w", len(frame), ErrTruncated)
@@ -39,7 +39,7 @@ func ParseFrame(frame []byte) (*Header, error) {
 	}
 }
 
-// Parse reads an IP packet; bytes behind it are padding.
+// Parse parses an IP packet; bytes after it are padding.
 func Parse(b []byte) (*Header, error) {
 	if len(b) == 0 {
 		return nil, fmt.Errorf("IP header: %w", ErrTruncated)
@@ -105,7 +105,7 @@ func (h *Header) parse6(b []byte) error {
 	return nil
 }
 
-// Fragment says whether the packet is an IPv4 fragment or has an IPv6 fragment header.
+// Fragment reports whether the packet is an IPv4 fragment or has an IPv6 fragment header.
 func (h *Header) Fragment() bool {
 	return h.Flags&0x3fff != 0 || h.V6 && h.Protocol == ProtoFragment
 }

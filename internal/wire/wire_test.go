@@ -20,7 +20,7 @@ func TestChecksumExample(t *testing.T) {
 	}
 }
 
-// TestKnownFrame is a DNS query's bytes written by hand.
+// TestKnownFrame compares with a DNS query's bytes written by hand.
 func TestKnownFrame(t *testing.T) {
 	p := Packet{
 		DstMAC: [6]byte{2, 0, 0, 0, 0, 1}, SrcMAC: [6]byte{2, 0, 0, 0, 0, 2},
@@ -34,7 +34,8 @@ func TestKnownFrame(t *testing.T) {
 	if !bytes.Equal(got[:24], want[:24]) || !bytes.Equal(got[26:40], want[26:40]) || len(got) != len(want) {
 		t.Fatalf("got  %x\nwant %x", got, want)
 	}
-	// The two checksums: all words of the header, and of pseudo header and datagram, give ffff.
+	// The two checksums: all 16-bit values of the header, and of pseudo header and datagram, sum to
+	// ffff.
 	if Sum(got[14:34]) != 0xffff || Sum(append(PseudoHeader(p.Src, p.Dst, ProtoUDP, 9), got[34:43]...)) != 0xffff {
 		t.Fatalf("checksums: %x", got)
 	}
@@ -113,7 +114,7 @@ func TestParseRefuses(t *testing.T) {
 	}
 }
 
-// FuzzParse: whatever comes, Parse neither panics nor reads beyond the packet.
+// FuzzParse: for any input Parse neither panics nor reads beyond the packet.
 func FuzzParse(f *testing.F) {
 	v4 := Packet{Src: netip.MustParseAddr("192.0.2.1"), Dst: netip.MustParseAddr("192.0.2.2"), Payload: TCP{SrcPort: 1, DstPort: 2, Options: []byte{1, 1, 8}}}
 	v6 := Packet{Src: netip.MustParseAddr("2001:db8::1"), Dst: netip.MustParseAddr("2001:db8::2"), Payload: Echo{ID: 1},

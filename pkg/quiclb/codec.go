@@ -27,12 +27,13 @@ func NewCodec(s Scheme) (*Codec, error) {
 	return c, nil
 }
 
-// Scheme is the codec's.
+// Scheme returns the codec's scheme.
 func (c *Codec) Scheme() Scheme { return c.scheme }
 
-// Encode appends a connection id to dst. Server id and nonce have the lengths of the scheme, or Encode panics. What the format leaves open of the first
-// octet is taken from spare, which should be random; QUIC-LB leaves the low five bits open, or has the length of the CID less one there for hardware
-// that looks at nothing else (section 3.3 of the draft).
+// Encode appends a connection id to dst. It panics unless server id and nonce have the lengths of
+// the scheme. The bits of the first octet that the format does not define come from spare, which
+// should be random. QUIC-LB does not define the low five bits, or puts the length of the CID minus
+// one there for hardware that reads nothing else (section 3.3 of the draft).
 func (c *Codec) Encode(dst []byte, spare byte, serverID, nonce []byte) []byte {
 	if len(serverID) != c.scheme.ServerIDLength || len(nonce) != c.scheme.NonceLength {
 		panic(fmt.Sprintf("quiclb: server id of %d and nonce of %d bytes, must be %d and %d",
@@ -51,7 +52,7 @@ func (c *Codec) Encode(dst []byte, spare byte, serverID, nonce []byte) []byte {
 	return dst
 }
 
-// encrypt replaces server id and nonce by what a CID shows of them.
+// encrypt replaces server id and nonce by their ciphertext.
 func (c *Codec) encrypt(text []byte) {
 	switch {
 	case c.block == nil:
@@ -62,7 +63,8 @@ func (c *Codec) encrypt(text []byte) {
 	}
 }
 
-// Mvfst has its version in the topmost two bits; in version 1 the server id follows at once and its last two bits are in the third octet.
+// writeMvfst writes the server id into a CID of mvfst, which has its version in the topmost two
+// bits. In version 1 the server id follows directly, and its last two bits are in the third octet.
 func (c *Codec) writeMvfst(cid []byte, spare byte) {
 	version := byte(c.scheme.ServerIDLength - 1)
 	if version > 1 {
@@ -75,8 +77,10 @@ func (c *Codec) writeMvfst(cid []byte, spare byte) {
 	cid[2] = byte(id<<6) | spare&0x3f
 }
 
-// Decode returns the server id and the nonce in a connection id. Bytes beyond the scheme's length are not looked at. An error says that the id is none of this
-// scheme: shorter, of another config id or version. Any other 20 bytes are an id of some server: CIDs are not authenticated.
+// Decode returns the server id and the nonce in a connection id. It ignores bytes beyond the
+// scheme's length. It returns an error if the id does not belong to this scheme: it is shorter, or
+// has another config id or version. Any other 20 bytes are an id of some server, because CIDs are
+// not authenticated.
 func (c *Codec) Decode(cid []byte) (serverID, nonce []byte, err error) {
 	s := c.scheme
 	if len(cid) < s.Length() {

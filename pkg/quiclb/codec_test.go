@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// nibbles are the hexadecimal digits of a text: halves of any length are slices of them.
+// nibbles are hexadecimal digits, so that halves of any length are slices of them.
 type nibbles []byte
 
 func toNibbles(b []byte) (n nibbles) {
@@ -19,7 +19,7 @@ func toNibbles(b []byte) (n nibbles) {
 	return n
 }
 
-// bytes packs them; an odd number gets a zero at the side that is asked for.
+// bytes packs the digits. An odd number of digits is padded with a zero, first or last.
 func (n nibbles) bytes(zeroFirst bool) (b []byte) {
 	if len(n)%2 == 1 {
 		if zeroFirst {
@@ -34,7 +34,8 @@ func (n nibbles) bytes(zeroFirst bool) (b []byte) {
 	return b
 }
 
-// oracle encrypts server id and nonce as the draft's prose says, digit by digit: halves are halves of the digits.
+// oracle encrypts server id and nonce by the prose of the draft, digit by digit: halves are halves
+// of the digits.
 func oracle(t *rapid.T, key Key, text []byte) []byte {
 	block, err := aes.NewCipher(key[:])
 	if err != nil {
@@ -69,7 +70,7 @@ func oracle(t *rapid.T, key Key, text []byte) []byte {
 	return append(append(nibbles{}, left...), right...).bytes(false)
 }
 
-// anyScheme draws one of the whole range.
+// anyScheme draws a valid scheme.
 func anyScheme(t *rapid.T) Scheme {
 	s := Scheme{ID: uint8(rapid.IntRange(0, MaxID).Draw(t, "id")), Format: rapid.SampledFrom([]Format{QUICLB, QUICLB, Plain, Msquic, Mvfst}).Draw(t, "format")}
 	switch s.Format {
@@ -93,8 +94,8 @@ func bytesOf(t *rapid.T, n int, name string) []byte {
 	return rapid.SliceOfN(rapid.Byte(), n, n).Draw(t, name)
 }
 
-// TestCodecProperty: for all lengths of all formats, CIDs are what the oracle says, tell the server id and the nonce again, whatever follows them, and
-// are read by no scheme of another id.
+// TestCodecProperty: for all lengths of all formats, CIDs equal the oracle's, decode to the same
+// server id and nonce whatever bytes follow, and do not decode under another config id.
 func TestCodecProperty(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := anyScheme(t)
@@ -141,7 +142,8 @@ func TestCodecProperty(t *testing.T) {
 	})
 }
 
-// TestDecoderProperty: of all configurations that a balancer knows, the one that made a CID reads it; one that it does not know is told.
+// TestDecoderProperty: the decoder reads a CID with the configuration that made it, and reports a
+// CID of an unknown configuration.
 func TestDecoderProperty(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var schemes []Scheme

@@ -6,25 +6,26 @@ import (
 	"io"
 )
 
-// Format is how a server's id is written into a connection id.
+// Format is the encoding of a server's id in a connection id.
 type Format string
 
 const (
-	// QUICLB is QUIC-LB with a key (draft-ietf-quic-load-balancers-21 sections 5.4.1 and 5.4.2): nobody without it can tell the server, or that two
-	// CIDs are of one connection.
+	// QUICLB is QUIC-LB with a key (draft-ietf-quic-load-balancers-21 sections 5.4.1 and 5.4.2).
+	// Without the key an observer can neither read the server nor link two CIDs of one connection.
 	QUICLB Format = "quiclb"
-	// Plain is QUIC-LB in clear (section 5.4): for trusted networks and labs. Whoever sees two CIDs of a connection may link them.
+	// Plain is QUIC-LB in clear (section 5.4), for trusted networks and labs. Any observer can link
+	// two CIDs of a connection.
 	Plain Format = "quiclb-plain"
-	// Msquic is what msquic makes with QUIC_LOAD_BALANCING_SERVER_ID_FIXED: a random byte, 4 bytes of server id, 9 bytes of its own. There are no bits
-	// for a config id.
+	// Msquic is the encoding of msquic with QUIC_LOAD_BALANCING_SERVER_ID_FIXED: a random byte, 4
+	// bytes of server id, 9 bytes of its own. It has no bits for a config id.
 	Msquic Format = "msquic"
-	// Mvfst is what mvfst makes and Katran reads: two bits of version, then a host id of 2 (version 1), 3 (2) or 4 bytes (3); 8 bytes in all. There
-	// are no bits for a config id.
+	// Mvfst is the encoding that mvfst writes and Katran reads: two bits of version, then a host id
+	// of 2 (version 1), 3 (2) or 4 bytes (3); 8 bytes in all. It has no bits for a config id.
 	Mvfst Format = "mvfst"
 )
 
 const (
-	// MaxID is the largest config id; 7 says that a CID routes nowhere (section 3.1 of the draft).
+	// MaxID is the largest config id; 7 marks an unroutable CID (section 3.1 of the draft).
 	MaxID = 6
 	// MaxLength is the longest connection id of QUIC version 1 (RFC 9000 section 17.2).
 	MaxLength = 20
@@ -32,34 +33,37 @@ const (
 	minServerID, maxServerID = 1, 15
 	minNonce, maxNonce       = 4, 18
 	maxServerIDAndNonce      = MaxLength - 1
-	// oneBlock is the sum of server id and nonce at which one block of AES holds both.
+	// oneBlock is the length of server id and nonce together that fills one block of AES.
 	oneBlock = 16
 
 	msquicServerID, msquicNonce = 4, 9
 	mvfstLength                 = 8
 )
 
-// Key is the AES-128 key that a balancer and its servers share. It prints as "(key)".
+// Key is the AES-128 key that a balancer and its servers share. It is printed as "(key)".
 type Key [16]byte
 
-// Format implements fmt.Formatter: no verb shows the key.
+// Format implements fmt.Formatter. No verb prints the key.
 func (Key) Format(s fmt.State, _ rune) { io.WriteString(s, "(key)") }
 
-// Scheme is what a balancer and all servers behind it know of a configuration.
+// Scheme is the part of a configuration that a balancer and all servers behind it share.
 type Scheme struct {
-	// ID is the config id, 0 to MaxID, in the topmost three bits of each CID; 0 for Msquic and Mvfst, which have no room for it.
+	// ID is the config id, 0 to MaxID, in the topmost three bits of each CID; 0 for Msquic and
+	// Mvfst, which have no room for it.
 	ID     uint8
 	Format Format
-	// Key is used by QUICLB alone.
+	// Key is used by QUICLB only.
 	Key Key
-	// ServerIDLength and NonceLength are in bytes: 1 to 15 and 4 to 18, 19 together, for QUICLB and Plain; the format's own for the others.
+	// ServerIDLength and NonceLength are in bytes: 1 to 15 and 4 to 18, at most 19 together, for
+	// QUICLB and Plain; fixed by the format for the others.
 	ServerIDLength, NonceLength int
 }
 
-// Length is the length of the scheme's CIDs in bytes.
+// Length returns the length of the scheme's CIDs in bytes.
 func (s Scheme) Length() int { return 1 + s.ServerIDLength + s.NonceLength }
 
-// Validate checks the scheme; the error names the field, as in a file, its value and what is allowed.
+// Validate checks the scheme. The error names the field as in a file, its value and the allowed
+// values.
 func (s Scheme) Validate() error {
 	if s.ID > MaxID {
 		return fmt.Errorf("id: %d: must be 0 to %d", s.ID, MaxID)
@@ -97,7 +101,8 @@ func (s Scheme) validateLengths() error {
 	return nil
 }
 
-// fixedNonce is how many bytes of a CID are the server's own with a format that has no lengths.
+// fixedNonce returns the number of bytes that belong to the server in a CID of a format with fixed
+// lengths.
 func fixedNonce(f Format, serverID int) int {
 	if f == Msquic {
 		return msquicNonce
@@ -107,19 +112,19 @@ func fixedNonce(f Format, serverID int) int {
 
 // Config is one configuration of a server.
 type Config struct {
-	// ID, Format and Key are those of the Scheme.
+	// ID, Format and Key are as in Scheme.
 	ID     uint8
 	Format Format
 	Key    Key
-	// ServerID is the server's, as its bytes stand in a CID before encryption. Its topmost 12 bits are the balancer's member.
+	// ServerID is the server's id before encryption. Its topmost 12 bits are the balancer's member.
 	ServerID []byte
 	// NonceLength is in bytes; 0 for Msquic and Mvfst.
 	NonceLength int
-	// Active says that new CIDs may be made under it; the others are known for CIDs that are in use.
+	// Active reports whether new CIDs may be made under it. The others only serve CIDs in use.
 	Active bool
 }
 
-// Scheme is the part of the configuration that the balancer has, too.
+// Scheme returns the part of the configuration that the balancer has, too.
 func (c Config) Scheme() Scheme {
 	s := Scheme{ID: c.ID, Format: c.Format, Key: c.Key, ServerIDLength: len(c.ServerID), NonceLength: c.NonceLength}
 	if (c.Format == Msquic || c.Format == Mvfst) && c.NonceLength == 0 {
@@ -128,18 +133,20 @@ func (c Config) Scheme() Scheme {
 	return s
 }
 
-// Validate checks the configuration; the error names the field, as in a file, its value and what is allowed.
+// Validate checks the configuration. The error names the field as in a file, its value and the
+// allowed values.
 func (c Config) Validate() error { return c.Scheme().Validate() }
 
-// String names the configuration without its key, as in "quiclb config 2, server id 007000, 17-byte ids".
+// String returns the configuration without its key, as in "quiclb config 2, server id 007000,
+// 17-byte ids".
 func (c Config) String() string {
 	return fmt.Sprintf("%s config %d, server id %s, %d-byte ids", c.Format, c.ID, hex.EncodeToString(c.ServerID), c.Scheme().Length())
 }
 
-// Configs are a server's configurations. Of those that are active the last one is the newest.
+// Configs are a server's configurations. The last active one is the newest.
 type Configs []Config
 
-// Newest is the configuration that new CIDs are made under; false: none is active.
+// Newest returns the configuration for new CIDs; false: none is active.
 func (cs Configs) Newest() (Config, bool) {
 	for i := len(cs) - 1; i >= 0; i-- {
 		if cs[i].Active {
@@ -149,8 +156,8 @@ func (cs Configs) Newest() (Config, bool) {
 	return Config{}, false
 }
 
-// Validate checks each configuration, and that they can live together: config ids are unique, one is active, and a format without config ids is
-// alone.
+// Validate checks each configuration and the set: config ids are unique, one is active, and a
+// format without config ids is the only one.
 func (cs Configs) Validate() error {
 	if len(cs) == 0 {
 		return fmt.Errorf("configs: none: must be 1 to %d", MaxID+1)

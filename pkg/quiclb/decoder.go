@@ -2,13 +2,15 @@ package quiclb
 
 import "fmt"
 
-// Decoder is a balancer's side: it knows all schemes that are in use and finds the server of any connection id. It is safe for concurrent use.
+// Decoder is the balancer's side: it holds all schemes in use and finds the server of a connection
+// id. It is safe for concurrent use.
 type Decoder struct {
 	byID  [MaxID + 1]*Codec
-	fixed *Codec // of a format without config ids; then there is no other
+	fixed *Codec // codec of a format without config ids, which is then the only one
 }
 
-// NewDecoder returns the decoder of valid schemes with different config ids. A format without them must be the only one.
+// NewDecoder returns the decoder of valid schemes with different config ids. A format without
+// config ids must be the only one.
 func NewDecoder(schemes ...Scheme) (*Decoder, error) {
 	d := &Decoder{}
 	for i, s := range schemes {
@@ -31,8 +33,9 @@ func NewDecoder(schemes ...Scheme) (*Decoder, error) {
 	return d, nil
 }
 
-// ServerID returns the server id that a connection id names; false: it names none, because it is too short or of no scheme that is known. Whether there is
-// such a server is for the caller to know: what a client makes up for its first packets names some server, too.
+// ServerID returns the server id in a connection id; false: the id is too short or belongs to no
+// scheme. The caller must check whether the server exists, because the random ids in a client's
+// first packets decode to some server, too.
 func (d *Decoder) ServerID(cid []byte) ([]byte, bool) {
 	c := d.fixed
 	if c == nil {
@@ -48,8 +51,9 @@ func (d *Decoder) ServerID(cid []byte) ([]byte, bool) {
 	return id, err == nil
 }
 
-// Destination returns the destination connection id of the first packet in a datagram, by the invariants of QUIC alone (RFC 8999 section 5). A short header does not
-// tell its length: the next length bytes are returned, or what there is. False: this is no QUIC packet.
+// Destination returns the destination connection id of the first packet in a datagram, by the
+// invariants of QUIC alone (RFC 8999 section 5). A short header does not encode the id's length:
+// the next length bytes are returned, or as many as there are. False: this is not a QUIC packet.
 func Destination(datagram []byte, length int) (cid []byte, long, ok bool) {
 	if len(datagram) < 2 {
 		return nil, false, false

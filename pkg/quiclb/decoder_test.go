@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestDestination: where packets have their destination, by RFC 8999 alone.
+// TestDestination checks the position of the destination id, by RFC 8999 alone.
 func TestDestination(t *testing.T) {
 	tests := []struct {
 		datagram string
@@ -15,7 +15,8 @@ func TestDestination(t *testing.T) {
 		long, ok bool
 	}{
 		{"40aabbccddee", 4, "aabbccdd", false, true},
-		{"00aabb", 4, "aabb", false, true}, // the greased bit says nothing, and a short packet is the reader's trouble
+		// the greased bit is ignored, and the reader must check for a short packet
+		{"00aabb", 4, "aabb", false, true},
 		{"c000000001" + "03aabbcc" + "00", 4, "aabbcc", true, true},
 		{"8000000001" + "00" + "00", 4, "", true, true},
 		{"c000000001" + "04aabbcc", 4, "", false, false},
@@ -31,7 +32,7 @@ func TestDestination(t *testing.T) {
 	}
 }
 
-// TestNewDecoderRefuses: schemes that cannot be told apart.
+// TestNewDecoderRefuses: NewDecoder refuses schemes whose CIDs cannot be distinguished.
 func TestNewDecoderRefuses(t *testing.T) {
 	plain, msquic := Scheme{Format: Plain, ServerIDLength: 3, NonceLength: 13}, Scheme{Format: Msquic, ServerIDLength: 4, NonceLength: 9}
 	for want, schemes := range map[string][]Scheme{

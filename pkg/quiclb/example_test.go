@@ -14,7 +14,8 @@ import (
 	"github.com/shuntlb/shunt/pkg/quiclb"
 )
 
-// A server of quic-go whose connections keep their server wherever clients go. `shunt get quic SERVICE --backend DIP -o json` writes the file.
+// A quic-go server whose connections stay on it while clients move. `shunt get quic SERVICE
+// --backend DIP -o json` writes the file.
 func ExampleGenerator() {
 	serve := func(ctx context.Context, path string, secret []byte, config *tls.Config) (*quic.Listener, error) {
 		configs, err := quiclb.Load(path)

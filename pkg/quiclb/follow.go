@@ -7,9 +7,10 @@ import (
 	"time"
 )
 
-// Follow keeps the generator at what a file says, until ctx ends: it looks at the file every so often (a second suits), by its content, so that it does not
-// matter how the file is replaced. What cannot be read or is wrong leaves the generator as it is. Told, which may be nil, gets the outcome of each
-// change, and each new error once; it is called by one goroutine at a time.
+// Follow applies the configurations in a file to the generator until ctx ends. It reads the file at
+// the interval every (a second is suitable) and compares its content, so it does not matter how the
+// file is replaced. An unreadable or invalid file leaves the generator unchanged. told, which may
+// be nil, receives the outcome of each change, and each new error once; calls do not overlap.
 func (g *Generator) Follow(ctx context.Context, path string, every time.Duration, told func(Configs, error)) {
 	if told == nil {
 		told = func(Configs, error) {}
@@ -19,7 +20,7 @@ func (g *Generator) Follow(ctx context.Context, path string, every time.Duration
 	var last []byte
 	var complaint string
 	for {
-		// What was there when the server started is read again, once, and changes nothing.
+		// The first pass reads the file that the server started with once more and changes nothing.
 		text, err := os.ReadFile(path)
 		switch {
 		case err == nil && last != nil && bytes.Equal(text, last):

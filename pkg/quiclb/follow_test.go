@@ -9,13 +9,14 @@ import (
 	"time"
 )
 
-// outcome is what a generator was told of its file.
+// outcome is one result that Follow reported for its file.
 type outcome struct {
 	configs Configs
 	err     error
 }
 
-// TestFollow: new contents are taken however they come, and wrong ones leave everything as it is, and are told once.
+// TestFollow: Follow applies new contents however the file is replaced. Invalid contents change
+// nothing and are reported once.
 func TestFollow(t *testing.T) {
 	one := Config{ID: 1, Format: QUICLB, Key: Key{1}, ServerID: []byte{0, 0x70, 0}, NonceLength: 13, Active: true}
 	two := one

@@ -2,9 +2,11 @@ package quiclb
 
 import "crypto/cipher"
 
-// fourPass is the four-pass algorithm of draft-ietf-quic-load-balancers-21, section 5.4.2: a Feistel network over two halves of any
-// length, with AES as its round function. Where the number of bytes is odd the halves share the middle one: left has its high nibble, right its
-// low one. It permutes the values of its length, so that different inputs have different outputs.
+// fourPass is the four-pass algorithm of draft-ietf-quic-load-balancers-21, section 5.4.2: a
+// Feistel network over two halves of any length, with AES as its round function. If the number of
+// bytes is odd, the halves share the middle byte: left has its high nibble, right its low one. The
+// algorithm is a permutation of the values of one length, so different inputs have different
+// outputs.
 type fourPass struct {
 	block       cipher.Block
 	left, right [10]byte
@@ -12,7 +14,7 @@ type fourPass struct {
 	length      int // of the text, 2 to 20
 }
 
-// half is the length of both halves in bytes.
+// half returns the length of each half in bytes.
 func (f *fourPass) half() int { return (f.length + 1) / 2 }
 
 func (f *fourPass) split(text []byte) {
@@ -22,7 +24,7 @@ func (f *fourPass) split(text []byte) {
 	f.trim()
 }
 
-// trim keeps the nibble of the other half out of each.
+// trim clears the other half's nibble in each half.
 func (f *fourPass) trim() {
 	if f.length%2 == 1 {
 		f.left[f.half()-1] &= 0xf0
@@ -40,7 +42,8 @@ func (f *fourPass) join(to []byte) {
 	}
 }
 
-// pass mixes left into right when it is odd, and right into left when it is even. Done twice it is undone.
+// pass mixes left into right when number is odd, and right into left when it is even. The same pass
+// twice restores the input.
 func (f *fourPass) pass(number byte) {
 	from, to := &f.left, &f.right
 	if number%2 == 0 {
@@ -56,7 +59,7 @@ func (f *fourPass) pass(number byte) {
 	f.trim()
 }
 
-// encrypt replaces a text of 2 to 20 bytes.
+// encrypt encrypts a text of 2 to 20 bytes in place.
 func (f *fourPass) encrypt(text []byte) {
 	f.split(text)
 	for _, number := range []byte{1, 2, 3, 4} {
@@ -65,7 +68,7 @@ func (f *fourPass) encrypt(text []byte) {
 	f.join(text)
 }
 
-// decrypt undoes encrypt.
+// decrypt reverses encrypt.
 func (f *fourPass) decrypt(text []byte) {
 	f.split(text)
 	for _, number := range []byte{4, 3, 2, 1} {

@@ -7,26 +7,27 @@ import (
 	"sync/atomic"
 )
 
-// Generator makes a server's connection ids, no two of which are equal as long as it lives (the package's documentation says what happens when it starts
-// again). It is safe for concurrent use.
+// Generator makes the connection ids of a server. No two of its ids are equal during its lifetime;
+// the package documentation describes restarts. It is safe for concurrent use.
 type Generator struct {
 	minting atomic.Pointer[mint]
 	length  int
 
 	mu      sync.Mutex
 	configs Configs
-	// counts has the nonces of every key there was: a key that comes back goes on where it was.
+	// counts holds the nonces of every key used so far, so that a key that is set again continues
+	// its count.
 	counts map[keyspace]*nonces
 }
 
-// keyspace is within what a nonce may be used once.
+// keyspace is the scope in which each nonce may be used once.
 type keyspace struct {
 	format Format
 	key    Key
 	length int
 }
 
-// mint is what new CIDs are made of.
+// mint holds the values that new CIDs are made from.
 type mint struct {
 	codec    *Codec
 	serverID []byte
@@ -42,8 +43,9 @@ func NewGenerator(configs Configs) (*Generator, error) {
 	return g, nil
 }
 
-// Set gives the generator other configurations. CIDs that it made stay what they are: a connection has them until it asks for new ones, so the balancer has to know their
-// configuration for as long. The length of CIDs must stay, because libraries ask for it once.
+// Set replaces the configurations. Existing CIDs stay valid: a connection uses them until it
+// requests new ones, so the balancer must hold their configuration until then. The length of CIDs
+// must not change, because libraries read it once.
 func (g *Generator) Set(configs Configs) error {
 	if err := configs.Validate(); err != nil {
 		return err
@@ -59,7 +61,8 @@ func (g *Generator) Set(configs Configs) error {
 	if g.length != 0 && g.length != scheme.Length() {
 		return fmt.Errorf("configs: connection ids of %d bytes: must be %d, as they were when the server started", scheme.Length(), g.length)
 	}
-	if g.length == 0 { // NewGenerator, before anybody has g: Length and Next read it without the lock
+	// only in NewGenerator, before g is shared, because Length and Next read it without the lock
+	if g.length == 0 {
 		g.length = scheme.Length()
 	}
 	space := keyspace{scheme.Format, scheme.Key, scheme.NonceLength}
@@ -71,22 +74,22 @@ func (g *Generator) Set(configs Configs) error {
 	return nil
 }
 
-// Configs are those that were set last.
+// Configs returns the configurations that were set last.
 func (g *Generator) Configs() Configs {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return append(Configs(nil), g.configs...)
 }
 
-// Length is the length of all CIDs in bytes.
+// Length returns the length of all CIDs in bytes.
 func (g *Generator) Length() int { return g.length }
 
-// Left is how many CIDs the key of the newest configuration is good for; math.MaxUint64: more than anybody counts to. A server with short nonces should see
-// that its key is replaced in time.
+// Left returns how many more CIDs the key of the newest configuration can make; math.MaxUint64
+// means no practical limit. A server with short nonces should have its key replaced in time.
 func (g *Generator) Left() uint64 { return g.minting.Load().nonces.left() }
 
-// Next returns a new connection id. When no nonce is left it is one that routes nowhere (section 3.2 of the draft): its connection goes by addresses and ports,
-// and does not bear a migration.
+// Next returns a new connection id. When no nonce is left, the id is unroutable (section 3.2 of the
+// draft): its connection is balanced by addresses and ports and does not survive a migration.
 func (g *Generator) Next() []byte {
 	m := g.minting.Load()
 	var space [maxNonce]byte
@@ -99,7 +102,7 @@ func (g *Generator) Next() []byte {
 	return m.codec.Encode(make([]byte, 0, MaxLength), spare[0], m.serverID, nonce)
 }
 
-// unroutable is a CID of no configuration, which tells its length.
+// unroutable returns a CID that belongs to no configuration and encodes its length.
 func unroutable(length int) []byte {
 	cid := make([]byte, length)
 	rand.Read(cid)
@@ -107,20 +110,21 @@ func unroutable(length int) []byte {
 	return cid
 }
 
-// Typed is a Generator for a library that has a type of its own for connection ids: it is a quic.ConnectionIDGenerator when T is a
-// quic.ConnectionID of quic-go.
+// Typed adapts a Generator to a library with its own connection id type: it is a
+// quic.ConnectionIDGenerator when T is a quic.ConnectionID of quic-go.
 type Typed[T any] struct {
 	generator *Generator
 	convert   func([]byte) T
 }
 
-// For returns the generator for a library: convert makes its connection id of bytes, as quic.ConnectionIDFromBytes does.
+// For returns the generator for a library. convert makes the library's connection id from bytes, as
+// quic.ConnectionIDFromBytes does.
 func For[T any](g *Generator, convert func([]byte) T) *Typed[T] {
 	return &Typed[T]{generator: g, convert: convert}
 }
 
-// GenerateConnectionID returns a new connection id. There is no error; libraries expect one.
+// GenerateConnectionID returns a new connection id. The error is always nil; libraries require it.
 func (t *Typed[T]) GenerateConnectionID() (T, error) { return t.convert(t.generator.Next()), nil }
 
-// ConnectionIDLen is the length of all connection ids in bytes.
+// ConnectionIDLen returns the length of all connection ids in bytes.
 func (t *Typed[T]) ConnectionIDLen() int { return t.generator.Length() }

@@ -23,8 +23,8 @@ func newGenerator(t rapid.TB, cs Configs) *Generator {
 	return g
 }
 
-// TestGeneratorProperty: whatever the configurations are, and however often they are exchanged for others of the same length, each CID is of the newest one that is
-// active, names the server, and comes once.
+// TestGeneratorProperty: for any configurations, and any number of replacements by others of the
+// same length, each CID belongs to the newest active one, names the server, and is unique.
 func TestGeneratorProperty(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		cs := anyConfigs(t)
@@ -60,7 +60,8 @@ func TestGeneratorProperty(t *testing.T) {
 	})
 }
 
-// TestGeneratorIsConcurrent: eight goroutines get different CIDs while a ninth exchanges the configurations.
+// TestGeneratorIsConcurrent: eight goroutines get different CIDs while a ninth replaces the
+// configurations.
 func TestGeneratorIsConcurrent(t *testing.T) {
 	const each = 5000
 	one := Config{ID: 1, Format: QUICLB, Key: Key{1}, ServerID: []byte{0, 0x70, 0}, NonceLength: 8, Active: true}
@@ -87,7 +88,8 @@ func TestGeneratorIsConcurrent(t *testing.T) {
 		making.Go(func() {
 			for range each {
 				made[i] = append(made[i], string(g.Next()[1:]))
-				if n := len(made[i][0]) + 1; g.Length() != n { // read without a lock: the race detector compares it with Set
+				// read without a lock: the race detector checks it against Set
+				if n := len(made[i][0]) + 1; g.Length() != n {
 					t.Errorf("Length is %d, ids have %d bytes", g.Length(), n)
 					return
 				}
@@ -111,7 +113,8 @@ func TestGeneratorIsConcurrent(t *testing.T) {
 	}
 }
 
-// TestNoncesCount: a counter under any start gives every value of its length once, and then none; a shuffled one goes on.
+// TestNoncesCount: a counter from any start returns every value of its length once, and then none;
+// a shuffled one continues.
 func TestNoncesCount(t *testing.T) {
 	for _, format := range []Format{QUICLB, Plain} {
 		n := newNonces(Scheme{Format: format, NonceLength: 2})
@@ -138,7 +141,7 @@ func TestNoncesCount(t *testing.T) {
 	}
 }
 
-// TestNoncesCarry: a counter runs over the end of its value and over all its bytes.
+// TestNoncesCarry: a counter carries over the end of its value and over all its bytes.
 func TestNoncesCarry(t *testing.T) {
 	n := &nonces{length: 4, start: [maxNonce]byte{0xff, 0xff, 0xff, 0xfe}, limit: 1 << 32}
 	var got []string
@@ -151,7 +154,8 @@ func TestNoncesCarry(t *testing.T) {
 	}
 }
 
-// TestGeneratorExhausted: after the last nonce CIDs route nowhere, tell their length, and still differ.
+// TestGeneratorExhausted: after the last nonce, CIDs are unroutable, encode their length, and still
+// differ.
 func TestGeneratorExhausted(t *testing.T) {
 	g := newGenerator(t, Configs{{ID: 2, Format: QUICLB, ServerID: []byte{0, 0x70, 0}, NonceLength: 4, Active: true}})
 	g.minting.Load().nonces.given.Store(1<<32 - 1)
@@ -164,7 +168,7 @@ func TestGeneratorExhausted(t *testing.T) {
 	}
 }
 
-// TestGeneratorKeepsLength: what cannot be had while a server runs changes nothing.
+// TestGeneratorKeepsLength: a configuration that a running server cannot use changes nothing.
 func TestGeneratorKeepsLength(t *testing.T) {
 	c := Config{ID: 1, Format: QUICLB, Key: Key{1}, ServerID: []byte{0, 0x70, 0}, NonceLength: 13, Active: true}
 	g := newGenerator(t, Configs{c})
@@ -185,7 +189,7 @@ func TestGeneratorKeepsLength(t *testing.T) {
 	}
 }
 
-// TestInstances: processes behind one server id make CIDs of one member.
+// TestInstances: processes behind one server id make CIDs of the same member.
 func TestInstances(t *testing.T) {
 	c := Config{Format: QUICLB, ServerID: []byte{0xab, 0xc0, 0}, NonceLength: 13, Active: true}
 	i, err := c.WithInstance(0x123)
@@ -207,7 +211,7 @@ func TestInstances(t *testing.T) {
 	}
 }
 
-// TestResetTokens: each configuration has a key of its own, which a library may make the token with itself.
+// TestResetTokens: each configuration has its own key, and a library can compute the token from it.
 func TestResetTokens(t *testing.T) {
 	one := Config{ID: 1, Format: QUICLB, Key: Key{1}, ServerID: []byte{0, 0x70, 0}, NonceLength: 13, Active: true}
 	changes := map[string]func(*Config){

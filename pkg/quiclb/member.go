@@ -2,17 +2,19 @@ package quiclb
 
 import "fmt"
 
-// MaxInstance is the largest number of a process behind a server id.
+// MaxInstance is the largest process number behind a server id.
 const MaxInstance = 1<<12 - 1
 
-// Member is the balancer's number of a server: the topmost 12 bits of a server id of 2 bytes or more.
+// Member returns the balancer's number of a server: the topmost 12 bits of a server id of 2 bytes
+// or more.
 func Member(serverID []byte) uint16 { return uint16(serverID[0])<<4 | uint16(serverID[1])>>4 }
 
-// Instance is the server's own number of a process: the 12 bits after the member's, of a server id of 3 bytes or more.
+// Instance returns the server's own number of a process: the 12 bits after the member's, of a
+// server id of 3 bytes or more.
 func Instance(serverID []byte) uint16 { return uint16(serverID[1]&0x0f)<<8 | uint16(serverID[2]) }
 
-// WithInstance returns the configuration of one of several processes that share a server. See the package's documentation for how datagrams
-// find it.
+// WithInstance returns the configuration of one of several processes that share a server. The
+// package documentation describes how datagrams reach it.
 func (c Config) WithInstance(number uint16) (Config, error) {
 	switch {
 	case number > MaxInstance:

@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	// within bounds every wait of these tests.
+	// within limits every wait of these tests.
 	within = time.Minute
 	alpn   = "quiclb-test"
 	moves  = 20
@@ -41,7 +41,8 @@ func certificate(t *testing.T) tls.Certificate {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
-// server tells its member number for each question on each stream, which is any byte. Each new client is asked to prove its address (Retry).
+// server answers each one-byte request on a stream with its member number. It makes each new client
+// prove its address (Retry).
 type server struct {
 	member    uint16
 	generator *quiclb.Generator
@@ -107,11 +108,11 @@ func (s *server) run(listener *quic.Listener) {
 type client struct {
 	conn   *quic.Conn
 	stream *quic.Stream
-	path   *quic.Path // the one in use; nil: the first
+	path   *quic.Path // current path; nil: the first one
 	member uint16
 }
 
-// transport opens another socket, and so another port.
+// transport opens another socket, and therefore another port.
 func transport(t *testing.T) *quic.Transport {
 	t.Helper()
 	conn, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
@@ -144,7 +145,7 @@ func connect(t *testing.T, to *net.UDPAddr) *client {
 	return c
 }
 
-// ask returns who answers.
+// ask sends one request and returns the member that answers.
 func (c *client) ask(t *testing.T) (member uint16) {
 	t.Helper()
 	if err := c.stream.SetDeadline(time.Now().Add(within)); err != nil {
@@ -159,7 +160,7 @@ func (c *client) ask(t *testing.T) (member uint16) {
 	return member
 }
 
-// move goes on from another port.
+// move continues the connection from another port.
 func (c *client) move(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), within)
@@ -182,8 +183,9 @@ func (c *client) move(t *testing.T) {
 	c.path = path
 }
 
-// TestMigration: behind a balancer that decodes, a connection stays at its server while its client moves, the servers that new clients are given to change, a key takes
-// another's place, and a NAT gives everybody another port.
+// TestMigration: behind a balancer that decodes CIDs, a connection stays on its server while its
+// client moves, while the servers for new clients change, while a key is replaced, and when a NAT
+// gives every client another port.
 func TestMigration(t *testing.T) {
 	for name, scheme := range map[string]quiclb.Scheme{
 		"one block": {ID: 3, Format: quiclb.QUICLB, Key: quiclb.Key{1}, ServerIDLength: 3, NonceLength: 13},
@@ -196,7 +198,7 @@ func TestMigration(t *testing.T) {
 	}
 }
 
-// config is a server's of a scheme.
+// config returns the configuration of one server in a scheme.
 func config(s quiclb.Scheme, member uint16) quiclb.Config {
 	c := quiclb.Config{ID: s.ID, Format: s.Format, Key: s.Key, ServerID: make([]byte, s.ServerIDLength), NonceLength: s.NonceLength, Active: true}
 	binary.BigEndian.PutUint16(c.ServerID, member<<4)
@@ -219,7 +221,7 @@ func testMigration(t *testing.T, scheme quiclb.Scheme) {
 	}
 	next := scheme
 	for i := range moves {
-		// New clients go to one server less than before.
+		// Send new clients to one server less than before.
 		r.choose(members[i%3], members[(i+1)%3])
 		if i == moves/2 && scheme.ID != 0 {
 			next.ID = 4
@@ -266,7 +268,8 @@ func testMigration(t *testing.T, scheme quiclb.Scheme) {
 	}
 }
 
-// TestReset: a server that starts again with the same secret tells clients of the one before at once that their connections are gone.
+// TestReset: a server that restarts with the same secret immediately resets the connections of the
+// previous process.
 func TestReset(t *testing.T) {
 	scheme := quiclb.Scheme{ID: 3, Format: quiclb.QUICLB, Key: quiclb.Key{1}, ServerIDLength: 3, NonceLength: 13}
 	r := newRouter(t, scheme.Length())

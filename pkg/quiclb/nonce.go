@@ -8,15 +8,16 @@ import (
 	"sync/atomic"
 )
 
-// nonces are the values that a generator's CIDs of one key differ by: those of a counter of length bytes under a random start, each of which is given out
-// once. It is safe for concurrent use.
+// nonces makes the values by which a generator's CIDs of one key differ: a counter of length bytes
+// from a random start. Each value is returned once. It is safe for concurrent use.
 type nonces struct {
 	length int
 	start  [maxNonce]byte
 	given  atomic.Uint64
-	// limit is how many there are; 0: more than anybody counts to.
+	// limit is the number of values; 0: no practical limit.
 	limit uint64
-	// shuffle hides the counter of a format that does not encrypt; then values come again after all the others. Nil: the CID's own encryption does.
+	// shuffle hides the counter of a format that does not encrypt; its values repeat only after all
+	// others. It is nil if the CID itself is encrypted.
 	shuffle cipher.Block
 }
 
@@ -33,13 +34,13 @@ func newNonces(s Scheme) *nonces {
 	rand.Read(key[:])
 	block, err := aes.NewCipher(key[:])
 	if err != nil {
-		panic(err) // 16 bytes are a key
+		panic(err) // cannot fail: the key has 16 bytes
 	}
 	n.shuffle, n.limit = block, 0
 	return n
 }
 
-// left is how many values there are still.
+// left returns the number of unused values.
 func (n *nonces) left() uint64 {
 	if n.limit == 0 {
 		return math.MaxUint64
@@ -47,11 +48,11 @@ func (n *nonces) left() uint64 {
 	return n.limit - min(n.given.Load(), n.limit)
 }
 
-// next appends a value that was not given out before; false: there is none.
+// next appends an unused value; false: there is none.
 func (n *nonces) next(dst []byte) ([]byte, bool) {
 	count := n.given.Add(1) - 1
 	if n.limit > 0 && count >= n.limit {
-		n.given.Store(n.limit) // however often it is tried, the count does not come round
+		n.given.Store(n.limit) // keeps the count from wrapping, however often next is called
 		return dst, false
 	}
 	at := len(dst)

@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// maxFile is more than seven configurations take, and little enough to read in one piece.
+// maxFile is larger than seven configurations need and small enough to read the file in one piece.
 const maxFile = 64 << 10
 
 // Load reads the configurations in a file; see Parse.
@@ -38,10 +38,13 @@ func Load(path string) (Configs, error) {
 
 // Parse reads configurations, oldest first, as JSON:
 //
-//	{"configs":[{"id":0,"format":"quiclb","key":"<32 hex digits>","serverId":"<hex>","nonceLength":13,"active":true}]}
+//	{"configs":[{"id":0,"format":"quiclb","key":"<32 hex digits>","serverId":"<hex>",
+//	"nonceLength":13,"active":true}]}
 //
-// The key belongs to format quiclb alone and nonceLength to quiclb and quiclb-plain; elsewhere they are left out, "" or 0. Without active a configuration
-// is not. Fields that are not known, or twice there, are errors; an error names the field, its value unless that is the key, and what is allowed.
+// Only format quiclb has a key, and only quiclb and quiclb-plain have a nonceLength; other formats
+// omit them or set them to "" or 0. A configuration without active is not active. Unknown and
+// duplicate fields are errors. An error names the field, its value (unless it is the key) and the
+// allowed values.
 func Parse(text []byte) (Configs, error) {
 	var cs Configs
 	d := json.NewDecoder(bytes.NewReader(text))
@@ -109,7 +112,8 @@ func parseConfig(d *json.Decoder, at string) (c Config, err error) {
 	return c, nil
 }
 
-// parseKey takes the key of a format that has one, and none of another. No error shows it.
+// parseKey sets the key of a format that has one, and refuses a key for other formats. No error
+// shows the key.
 func (c *Config) parseKey(text string) error {
 	if c.Format != QUICLB {
 		if text != "" {
@@ -125,7 +129,8 @@ func (c *Config) parseKey(text string) error {
 	return nil
 }
 
-// object reads a JSON object field by field. Field reads the value of a field that it knows, at the path given.
+// object reads a JSON object field by field. field reads the value of a field at the given path;
+// false means that the field is unknown.
 func object(d *json.Decoder, at string, field func(at, name string) (bool, error)) error {
 	if err := open(d, at, '{', "an object"); err != nil {
 		return err
@@ -179,7 +184,7 @@ func open(d *json.Decoder, at string, delimiter json.Delim, what string) error {
 	return nil
 }
 
-// value reads a plain value. An error does not show it: it may be a key.
+// value reads a scalar. An error does not show it, because it may be a key.
 func value(d *json.Decoder, at, allowed string, to any) error {
 	var raw json.RawMessage
 	if err := d.Decode(&raw); err != nil {

@@ -13,7 +13,7 @@ import (
 
 const good = `{"id":0,"format":"quiclb","key":"8f95f09245765f80256934e50c66207f","serverId":"007000","nonceLength":13,"active":true}`
 
-// render writes configurations as a file has them.
+// render returns the configurations as JSON, in the format of a file.
 func render(cs Configs) []byte {
 	type entry struct {
 		ID          uint8  `json:"id"`
@@ -57,7 +57,8 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// TestParseRefuses: what is wrong is named with its field, its value unless it is the key, and what is allowed.
+// TestParseRefuses: an error names the field, its value (unless it is the key) and the allowed
+// values.
 func TestParseRefuses(t *testing.T) {
 	with := func(old, new string) string { return `{"configs":[` + strings.Replace(good, old, new, 1) + `]}` }
 	tests := []struct{ text, want string }{
@@ -112,7 +113,7 @@ func TestParseRefuses(t *testing.T) {
 	}
 }
 
-// anyConfigs draws what can live together.
+// anyConfigs draws a valid set of configurations.
 func anyConfigs(t *rapid.T) (cs Configs) {
 	ids := rapid.SliceOfNDistinct(rapid.IntRange(0, MaxID), 1, MaxID+1, rapid.ID[int]).Draw(t, "ids")
 	for _, id := range ids {
@@ -133,7 +134,8 @@ func anyConfigs(t *rapid.T) (cs Configs) {
 	return cs
 }
 
-// TestParseProperty: what is written is read again, and the newest is the last one that is active.
+// TestParseProperty: Parse reads back every rendered configuration, and Newest is the last active
+// one.
 func TestParseProperty(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		cs := anyConfigs(t)
@@ -157,7 +159,7 @@ func TestParseProperty(t *testing.T) {
 	})
 }
 
-// FuzzParse: whatever a file holds, it is refused or can be used.
+// FuzzParse: Parse either returns an error or returns usable configurations.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(`{"configs":[` + good + `]}`))
 	f.Add([]byte(`{"configs":[{"id":0,"format":"mvfst","serverId":"007000","active":true}]}`))
@@ -186,7 +188,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// FuzzDecode: any bytes are a CID of some server or none, and what is read makes the same CID again.
+// FuzzDecode: Decode either fails or returns fields that encode to the same CID again.
 func FuzzDecode(f *testing.F) {
 	f.Add(uint8(0), uint8(3), uint8(13), []byte("\x07\x20\xb1\xd0\x7b\x35\x9d\x3c0123456789abcdef"))
 	f.Add(uint8(2), uint8(4), uint8(0), []byte("\xc0\xa1\xb2\xc3\xd4\x01\x02\x03"))

@@ -11,8 +11,9 @@ import (
 	"github.com/shuntlb/shunt/pkg/quiclb"
 )
 
-// router is the plainest balancer there is: it knows a connection id's server, or chooses one by the client's address and port. It speaks to servers from a socket for each
-// client and server, so that a server sees a client that moves as one that moves.
+// router is the simplest possible balancer: it reads the server from a connection id, or selects
+// one by the client's address and port. It uses one socket per client and server, so that a server
+// notices when a client moves.
 type router struct {
 	conn   *net.UDPConn
 	length int
@@ -21,15 +22,16 @@ type router struct {
 	mu      sync.Mutex
 	decoder *quiclb.Decoder
 	servers map[uint16]netip.AddrPort
-	order   []uint16 // of the choice by address
+	order   []uint16 // for the selection by address
 	ways    map[way]*net.UDPConn
-	// byID and byTuple count datagrams by how they were routed; elsewhere those by id that would have come to another server by their addresses.
+	// byID and byTuple count datagrams by how they were routed. elsewhere counts those routed by id
+	// that the addresses would have sent to another server.
 	byID, byTuple, elsewhere int
-	// initials are the long headers without a server's id that each client sent.
+	// initials counts the long headers without a server's id per client.
 	initials map[netip.AddrPort]int
 }
 
-// way is a client's to a server.
+// way is the path of a client to a server.
 type way struct {
 	client netip.AddrPort
 	server uint16
@@ -53,7 +55,7 @@ func newRouter(t *testing.T, length int) *router {
 
 func (r *router) address() *net.UDPAddr { return r.conn.LocalAddr().(*net.UDPAddr) }
 
-// know gives the router the schemes it decodes.
+// know sets the schemes that the router decodes.
 func (r *router) know(t *testing.T, schemes ...quiclb.Scheme) {
 	t.Helper()
 	d, err := quiclb.NewDecoder(schemes...)
@@ -72,15 +74,15 @@ func (r *router) serve(member uint16, at netip.AddrPort) {
 	r.servers[member] = at
 }
 
-// choose sets whom clients without an id are given to.
+// choose sets the servers for clients without an id.
 func (r *router) choose(members ...uint16) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.order = slices.Clone(members)
 }
 
-// rebind forgets all sockets towards servers, as a NAT between them would: servers see every client at another port. Call it while a client is silent or
-// ready to lose what is on its way.
+// rebind closes all sockets towards servers, as a NAT between them would: servers see every client
+// at another port. Call it while a client is silent or can lose packets in flight.
 func (r *router) rebind() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -103,7 +105,7 @@ func (r *router) run() {
 	}
 }
 
-// route finds the way of a datagram; nil: nowhere.
+// route returns the socket for a datagram; nil: there is none.
 func (r *router) route(client netip.AddrPort, datagram []byte) *net.UDPConn {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -138,7 +140,7 @@ func (r *router) route(client netip.AddrPort, datagram []byte) *net.UDPConn {
 	return r.ways[w]
 }
 
-// answer brings what a server says back to its client.
+// answer forwards a server's packets to its client.
 func (r *router) answer(conn *net.UDPConn, client netip.AddrPort) {
 	buf := make([]byte, 64<<10)
 	for {

@@ -15,8 +15,10 @@ func unhex(t testing.TB, text string) []byte {
 	return b
 }
 
-// TestVectors are those of draft-ietf-quic-load-balancers-21, appendix B, and the example of section 5.4.2.4. The last encrypted one begins with 0x12 there, which is
-// config id 0; its config id is 3. The second unencrypted one has a nonce of nine digits and is none. All tell their length in the first octet.
+// TestVectors checks the vectors of draft-ietf-quic-load-balancers-21, appendix B, and the example
+// of section 5.4.2.4. The last encrypted vector begins with 0x12 in the draft, which is config id
+// 0; its config id is 3. The second unencrypted vector is left out because its nonce has nine
+// hexadecimal digits. The first octet of all vectors encodes the length.
 func TestVectors(t *testing.T) {
 	const key = "8f95f09245765f80256934e50c66207f"
 	tests := []struct {
@@ -50,7 +52,7 @@ func TestVectors(t *testing.T) {
 	}
 }
 
-// TestFixedFormats: where msquic and mvfst have the server id, bit by bit.
+// TestFixedFormats checks, bit by bit, where msquic and mvfst place the server id.
 func TestFixedFormats(t *testing.T) {
 	tests := []struct {
 		format               Format

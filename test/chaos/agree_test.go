@@ -24,8 +24,9 @@ import (
 	"github.com/shuntlb/shunt/internal/netdev"
 )
 
-// agree tells whether all members have the same store and one leader, all nodes are there and obey the newest revision by
-// what the leader heard, and by their own data planes do what the store says.
+// agree returns nil if all members have the same store and one leader, all nodes are connected and
+// have applied the newest revision by their reports to the leader, and their data planes match the
+// store.
 func agree(ctx context.Context) error {
 	if err := membersAgree(ctx); err != nil {
 		return err
@@ -55,7 +56,7 @@ func agree(ctx context.Context) error {
 	return hostsAgree(ctx, services, status.Msg.GetEpoch())
 }
 
-// membersAgree: all members are healthy, and one of them leads.
+// membersAgree checks that all members are healthy, and that one of them leads.
 func membersAgree(ctx context.Context) error {
 	members, err := anyone.Members(ctx, connect.NewRequest(&apiv1.MembersRequest{}))
 	if err != nil {
@@ -76,7 +77,7 @@ func membersAgree(ctx context.Context) error {
 	return nil
 }
 
-// storedServices are those of the store, which every member must know alike.
+// storedServices returns the services of the store, which must be equal at every member.
 func storedServices(ctx context.Context) ([]*apiv1.Object, error) {
 	var first *apiv1.GetResponse
 	for _, name := range named(lab.KindManager, cluster.Topology.Managers) {
@@ -95,7 +96,7 @@ func storedServices(ctx context.Context) ([]*apiv1.Object, error) {
 	return first.GetObjects(), nil
 }
 
-// muxesAgree asks the data plane of every mux where a new flow to each VIP goes.
+// muxesAgree checks at the data plane of every mux where a new flow to each VIP goes.
 func muxesAgree(ctx context.Context, services []*apiv1.Object) error {
 	stored := map[string]*apiv1.Service{}
 	for _, o := range services {
@@ -133,7 +134,7 @@ func muxesAgree(ctx context.Context, services []*apiv1.Object) error {
 // tracers is how many traces are made at the same time.
 const tracers = 8
 
-// firstError calls all functions, tracers at the same time, and returns the error of the first in order that has one.
+// firstError calls all functions, tracers at the same time, and returns the first error in order.
 func firstError(checks []func() error) error {
 	errs := make([]error, len(checks))
 	var next atomic.Int64
@@ -154,7 +155,8 @@ func firstError(checks []func() error) error {
 	return nil
 }
 
-// routerAgrees: every mux has one speaker, and the router has a route to each VIP of the long connections through it.
+// routerAgrees checks that every mux has one speaker, and that the router has a route to each VIP
+// of the long connections through it.
 func routerAgrees() error {
 	for _, mux := range named(lab.KindMux, cluster.Topology.Muxes) {
 		n, err := cluster.Speakers(mux)
@@ -179,7 +181,7 @@ func routerAgrees() error {
 	return nil
 }
 
-// dips are those of a service's backends that belong to its VIP of this number.
+// dips returns the DIPs of a service's backends of the family of a VIP.
 func dips(s *apiv1.Service, family int) []string {
 	var out []string
 	for _, b := range s.GetEndpoints()[0].GetBackends() {
@@ -188,10 +190,11 @@ func dips(s *apiv1.Service, family int) []string {
 	return out
 }
 
-// strangers are clients that no node has heard of.
+// strangers are clients without flows at any node.
 var strangers = lab.ClientAddresses(89)
 
-// traced: every mux sends a flow to the same of the DIPs, or refuses it when there are none.
+// traced checks that every mux sends a flow to the same one of the DIPs, or drops it if there are
+// none.
 func traced(ctx context.Context, vip string, port uint32, dips []string) error {
 	to, err := netip.ParseAddr(vip)
 	if err != nil {
@@ -218,7 +221,8 @@ func traced(ctx context.Context, vip string, port uint32, dips []string) error {
 	return nil
 }
 
-// hostsAgree reads from every node what epoch it obeys, and from every host what its data plane is bound to.
+// hostsAgree reads from every node the epoch that it has applied, and from every host the bindings
+// of its data plane.
 func hostsAgree(ctx context.Context, services []*apiv1.Object, epoch int64) error {
 	wanted := map[string][]string{}
 	for _, o := range services {
@@ -255,14 +259,15 @@ func hostsAgree(ctx context.Context, services []*apiv1.Object, epoch int64) erro
 	return nil
 }
 
-// nodeMetrics are what a node tells of itself.
+// nodeMetrics holds a node's own metrics.
 type nodeMetrics struct {
 	epoch string
 	// version of the program.
 	version string
 	// bindings of a host's data plane: VIP to DIP:port.
 	bindings map[string]bool
-	// alive are the backends of the services of the long connections that a mux finds healthy, each once for each.
+	// alive lists the backends that a mux finds healthy, once for each service of the long
+	// connections.
 	alive []string
 }
 
@@ -273,7 +278,7 @@ var (
 	bindingLine = regexp.MustCompile(`^shunt_host_backend_packets_total\{backend="([^"]*)",.*,vip="([^"]*)"\}`)
 )
 
-// metricsOf asks a node, from the router.
+// metricsOf reads the metrics of a node, from the router.
 func metricsOf(ctx context.Context, n lab.Node) (nodeMetrics, error) {
 	transport := &http.Transport{DialContext: netdev.Dialer(lab.Node{Name: "router1"}.Namespace(cluster.Topology.Name))}
 	defer transport.CloseIdleConnections()

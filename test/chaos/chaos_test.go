@@ -17,7 +17,8 @@ import (
 // workers call the API.
 const workers = 4
 
-// echoes are the services that the long connections use, on every host's server and with a VIP of each family: name, who checks, and how flows are kept.
+// echoes are the services of the long connections, on every host's server and with a VIP of each
+// family: name, checking node, and affinity.
 var echoes = []struct{ name, from, affinity string }{
 	{"web", "mux", "flow"}, {"hosted", "host", "flow"}, {"cookied", "mux", "cookie"},
 }
@@ -32,21 +33,21 @@ func echoNames() (names []string) {
 // families is how many addresses each VIP and each DIP has.
 const families = 2
 
-// echoVIPs are the VIPs of one of them, of each family.
+// echoVIPs returns the VIPs of one of them, of each family.
 func echoVIPs(i int) [families]netip.Addr {
 	v4, v6 := lab.VIPAddresses(1 + i)
 	return [families]netip.Addr{v4, v6}
 }
 
-// both are the addresses of a pair.
+// both returns the addresses of a pair.
 func both(p lab.Pair) [families]netip.Addr { return [families]netip.Addr{p.V4.Addr(), p.V6.Addr()} }
 
-// listed writes addresses as YAML.
+// listed formats addresses as YAML.
 func listed(addresses [families]netip.Addr) string {
 	return fmt.Sprintf("[%q, %q]", addresses[0], addresses[1])
 }
 
-// echoYAML says all of them.
+// echoYAML returns the YAML of all echoes.
 func echoYAML() string {
 	var b strings.Builder
 	for i, e := range echoes {
@@ -59,9 +60,10 @@ func echoYAML() string {
 	return b.String()
 }
 
-// TestChaos: while managers, muxes, hosts' agents and the ways between them fail by a seeded schedule, no connection breaks but those whose
-// mux does not reach their server, every answer of the API is explained by one order of all calls, nothing that was acknowledged is lost, and in the end everybody
-// agrees with the store.
+// TestChaos breaks managers, muxes, hosts' agents and the links between them by a seeded schedule.
+// Only connections whose mux cannot reach their server may break. One order of all calls must
+// explain every response of the API. No acknowledged change may be lost, and in the end all nodes
+// must agree with the store.
 func TestChaos(t *testing.T) {
 	logs(t)
 	duration := defaultDuration
@@ -94,7 +96,7 @@ func TestChaos(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), duration)
 	defer cancel()
 	begin := time.Now()
-	// Work goes on until the last fault is mended.
+	// Work continues until the last fault is mended.
 	working, rest := context.WithCancel(t.Context())
 	defer rest()
 	h := newHistory(t, duration)

@@ -13,7 +13,7 @@ import (
 	"github.com/shuntlb/shunt/internal/lab"
 )
 
-// disk is where a node keeps its data, and how the program is run that does.
+// disk is the data directory of a node, and how to stop and start the program that uses it.
 type disk struct {
 	dir string
 	// bytes is the size of the disk that is filled.
@@ -24,7 +24,8 @@ type disk struct {
 	works func(context.Context) error
 }
 
-// managerDisk is a manager's: etcd has 64 MiB of its log and as much of the next one.
+// managerDisk returns a manager's disk. etcd allocates 64 MiB for its log and as much for the next
+// one.
 func managerDisk(manager string) disk {
 	return disk{
 		dir: filepath.Join(lab.Dir(cluster.Topology.Name), manager, "data"), bytes: 384 << 20,
@@ -34,7 +35,8 @@ func managerDisk(manager string) disk {
 	}
 }
 
-// agentDisk is that of the agent of a mux or host. An agent that finds it full at its start has its certificate and its last plan there.
+// agentDisk returns the disk of the agent of a mux or host. If it is full at the agent's start, it
+// already holds the agent's certificate and last plan.
 func agentDisk(node string) disk {
 	return disk{
 		dir: cluster.StateDir(node), bytes: 1 << 20,
@@ -47,9 +49,10 @@ func agentDisk(node string) disk {
 	}
 }
 
-// fillDisk moves a node's data to a small disk and, when the node works from there, fills it. Then it kills the program and starts it on the full
-// disk, because a manager that runs writes for minutes into files that etcd allocated before. The mend makes room and starts the program again,
-// which may have ended meanwhile; then the data goes back to where it was.
+// fillDisk moves a node's data to a small disk and fills it when the node works from there. Then it
+// kills the program and starts it on the full disk, because a running manager writes for minutes
+// into files that etcd allocated before. The mend frees space and restarts the program, which may
+// have ended meanwhile. Then the data moves back.
 func fillDisk(ctx context.Context, d disk) (mend mending, err error) {
 	aside := d.dir + ".aside"
 	if err := d.kill(ctx); err != nil {

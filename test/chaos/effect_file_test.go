@@ -12,13 +12,13 @@ import (
 	"syscall"
 )
 
-// identity tells a file from the one that is later at its path.
+// identity distinguishes a file from a later one at its path.
 type identity struct {
 	inode   uint64
 	changed syscall.Timespec
 }
 
-// identitiesIn are those of the files in a directory and below.
+// identitiesIn returns the identities of the files in a directory and below.
 func identitiesIn(dir string) (map[string]identity, error) {
 	names, err := filesIn(dir)
 	found := map[string]identity{}
@@ -36,7 +36,7 @@ func identitiesIn(dir string) (map[string]identity, error) {
 	return found, err
 }
 
-// filesRemoved counts the files of a directory that are gone or are others now.
+// filesRemoved counts the files of a directory that were removed or replaced.
 func filesRemoved(dir string) (effect, error) {
 	before, err := identitiesIn(dir)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/shuntlb/shunt/internal/netdev"
 )
 
-// withoutCarrier: the node's uplink has no carrier.
+// withoutCarrier returns whether the node's uplink has no carrier.
 func withoutCarrier(node string) effect {
 	return func(context.Context) (int, error) {
 		out, err := ipOutput(node, "-o", "link", "show", "dev", lab.Uplink)
@@ -29,7 +29,8 @@ func withoutCarrier(node string) effect {
 	}
 }
 
-// withoutRoute counts the directions between two nodes, of each family that both have, in which the kernel refuses to route.
+// withoutRoute counts the directions between two nodes, of each family that both have, in which the
+// kernel refuses to route.
 func withoutRoute(a, b string) (effect, error) {
 	type direction struct {
 		from string
@@ -54,7 +55,7 @@ func withoutRoute(a, b string) (effect, error) {
 	}
 	return func(ctx context.Context) (int, error) {
 		for _, d := range all {
-			// A UDP socket is connected by a route lookup alone.
+			// Connecting a UDP socket only does a route lookup.
 			conn, err := netdev.Dialer(lab.Node{Name: d.from}.Namespace(cluster.Topology.Name))(ctx, "udp", netip.AddrPortFrom(d.to, 9).String())
 			if err == nil {
 				conn.Close()
@@ -68,7 +69,8 @@ func withoutRoute(a, b string) (effect, error) {
 	}, nil
 }
 
-// withdrawnRoutes counts the VIPs of the long connections that the router does not route through a mux, which it does now.
+// withdrawnRoutes counts the VIPs of the long connections that the router does not route through a
+// mux. It routes all of them now.
 func withdrawnRoutes(mux string) (effect, error) {
 	n, err := cluster.Topology.Find(mux)
 	if err != nil {
@@ -100,10 +102,11 @@ func withdrawnRoutes(mux string) (effect, error) {
 	}, nil
 }
 
-// etherAddress is the Ethernet address in the answer of ip(8) to `link show`.
+// etherAddress matches the Ethernet address in the output of ip(8) for `link show`.
 var etherAddress = regexp.MustCompile(`link/ether (\S+)`)
 
-// movedNeighbours counts the neighbor entries of a node that have the Ethernet address that its gateway has now and had not before.
+// movedNeighbours counts the neighbor entries of a node that have the gateway's current Ethernet
+// address and had another one before.
 func movedNeighbours(node string) (effect, error) {
 	device, err := gatewayOf(node)
 	if err != nil {
@@ -137,10 +140,10 @@ func movedNeighbours(node string) (effect, error) {
 	}, nil
 }
 
-// counted is a counter in the answer of nft(8).
+// counted matches a counter in the output of nft(8).
 var counted = regexp.MustCompile(`counter packets (\d+)`)
 
-// droppedFrames is the counter of the rule of dropFrames.
+// droppedFrames returns the counter of the rule of dropFrames.
 func droppedFrames(node string) effect {
 	return func(context.Context) (int, error) {
 		out, err := nft("list table " + lossTable(node))

@@ -18,7 +18,7 @@ import (
 	"github.com/shuntlb/shunt/internal/lab"
 )
 
-// processOf is the process of a node that runs now.
+// processOf returns the current process of a node.
 func processOf(node, name string) (lab.Process, error) {
 	all, err := cluster.Processes()
 	if err != nil {
@@ -32,7 +32,7 @@ func processOf(node, name string) (lab.Process, error) {
 	return lab.Process{}, fmt.Errorf("%s of %s does not run", name, node)
 }
 
-// endedProcess: the process that runs now has ended.
+// endedProcess returns whether the current process has ended.
 func endedProcess(node, name string) (effect, error) {
 	p, err := processOf(node, name)
 	if err != nil {
@@ -46,7 +46,8 @@ func endedProcess(node, name string) (effect, error) {
 	}, nil
 }
 
-// stoppedProcess: the process that runs now is stopped by a signal (proc_pid_stat(5), field 3).
+// stoppedProcess returns whether the current process is stopped by a signal (proc_pid_stat(5),
+// field 3).
 func stoppedProcess(node, name string) (effect, error) {
 	p, err := processOf(node, name)
 	if err != nil {
@@ -82,10 +83,11 @@ func linesSince(node string, pattern *regexp.Regexp) (func() (int, error), error
 	}, nil
 }
 
-// noSpace is the text of ENOSPC.
+// noSpace matches the text of ENOSPC.
 var noSpace = regexp.MustCompile(`(?m)^.*no space left on device.*$`)
 
-// failedWrites counts the lines of the node's log that report a write that failed because the disk is full.
+// failedWrites counts the lines of the node's log that report a write that failed because the disk
+// is full.
 func failedWrites(node string) (effect, error) {
 	count, err := linesSince(node, noSpace)
 	if err != nil {
@@ -100,7 +102,7 @@ func failedWrites(node string) (effect, error) {
 	}, nil
 }
 
-// versionOf is the version that a program reports of itself.
+// versionOf returns the version that a program reports.
 func versionOf(program string) (string, error) {
 	out, err := exec.Command(program, "version", "--output", "json").Output()
 	var v struct{ Client struct{ Version string } }
@@ -110,7 +112,7 @@ func versionOf(program string) (string, error) {
 	return v.Client.Version, nil
 }
 
-// otherManager: the manager's process reports the version of the other build.
+// otherManager returns whether the manager's process reports the version of the other build.
 func otherManager(name string) effect {
 	return func(ctx context.Context) (int, error) {
 		res, err := managers[name].Version(ctx, connect.NewRequest(&apiv1.VersionRequest{}))
@@ -124,7 +126,7 @@ func otherManager(name string) effect {
 	}
 }
 
-// otherAgent: the agent's process reports the version of the other build.
+// otherAgent returns whether the agent's process reports the version of the other build.
 func otherAgent(name string) (effect, error) {
 	n, err := cluster.Topology.Find(name)
 	if err != nil {
@@ -142,10 +144,11 @@ func otherAgent(name string) (effect, error) {
 	}, nil
 }
 
-// peerUp is the line that a speaker writes for each session that is established.
+// peerUp matches the line that a speaker writes for each established session.
 var peerUp = regexp.MustCompile(`(?m)^.*msg="Peer Up" process=speaker.*$`)
 
-// nextSpeaker counts the sessions that were established since now, once another speaker runs than now.
+// nextSpeaker counts the sessions that were established since now, after a new speaker has replaced
+// the current one.
 func nextSpeaker(mux string) (effect, error) {
 	before, err := cluster.Speakers(mux)
 	if err != nil {

@@ -9,11 +9,11 @@ import (
 	"testing"
 )
 
-// effect returns how much of a fault's effect was seen since the fault began, in the unit of its kind: zero with an error that says why
-// there is none yet.
+// effect returns how much of a fault's effect occurred since the fault began, in the unit of its
+// kind. Zero comes with an error that explains why there is none yet.
 type effect func(context.Context) (count int, err error)
 
-// units are the effects that are counted of each kind.
+// units names the counted effects of each kind.
 var units = map[kind]string{
 	killManager:     "processes ended",
 	restartManager:  "processes ended",
@@ -44,10 +44,10 @@ var units = map[kind]string{
 	muteMux:         "frames dropped",
 }
 
-// tally is how often a kind of fault happened, and the sum of the effects that were seen.
+// tally is how often a kind of fault happened, and the sum of its effects.
 type tally struct{ times, effects int }
 
-// tallies are those of all kinds that happened.
+// tallies holds the tallies of all kinds that happened.
 type tallies map[kind]tally
 
 // add counts a fault and its effect.
@@ -56,7 +56,7 @@ func (ts tallies) add(k kind, effects int) {
 	ts[k] = tally{t.times + 1, t.effects + effects}
 }
 
-// idle are the kinds that happened more often than an effect was seen, in order.
+// idle returns the kinds with fewer effects than faults, in order.
 func (ts tallies) idle() []kind {
 	var out []kind
 	for k, t := range ts {
@@ -67,7 +67,7 @@ func (ts tallies) idle() []kind {
 	return slices.Sorted(slices.Values(out))
 }
 
-// report writes them, a line for each kind.
+// report logs them, a line for each kind.
 func (ts tallies) report(t *testing.T) {
 	t.Helper()
 	for _, k := range slices.Sorted(maps.Keys(ts)) {
@@ -75,7 +75,8 @@ func (ts tallies) report(t *testing.T) {
 	}
 }
 
-// watchEffect returns the effect of a step that is about to happen. Its error says why the step could have none yet.
+// watchEffect returns the effect of a step that is about to happen. Its error explains why the step
+// cannot have one yet.
 func watchEffect(s step) (effect, error) {
 	a := s.a
 	switch s.kind {
@@ -113,7 +114,8 @@ func watchEffect(s step) (effect, error) {
 	return nil, fmt.Errorf("effect of %q: it is no fault", s.kind)
 }
 
-// TestEffects: each kind of fault has an effect with a unit, which is zero where nothing happens, and a kind without an effect is found.
+// TestEffects checks that each kind of fault has an effect with a unit, that it is zero if nothing
+// happens, and that a kind without an effect is found.
 func TestEffects(t *testing.T) {
 	if _, err := cluster.Apply(t.Context(), echoYAML()); err != nil {
 		t.Fatal(err)
@@ -127,7 +129,7 @@ func TestEffects(t *testing.T) {
 				t.Errorf("the effect of %q has no unit", s.kind)
 			}
 			if s.kind == loseFrames || s.kind == muteMux {
-				continue // their rule is not there yet
+				continue // their rule does not exist yet
 			}
 			seen, err := watchEffect(s)
 			if err != nil {

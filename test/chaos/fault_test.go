@@ -13,10 +13,10 @@ import (
 	"github.com/shuntlb/shunt/internal/lab"
 )
 
-// mending takes a fault back.
+// mending undoes a fault.
 type mending func(context.Context) error
 
-// inflict does a step and returns what takes it back.
+// inflict does a step and returns its mending.
 func inflict(ctx context.Context, s step) (mending, error) {
 	a := s.a
 	switch s.kind {
@@ -76,7 +76,8 @@ func inflict(ctx context.Context, s step) (mending, error) {
 	return nil, fmt.Errorf("fault: %q: it is none", s.kind)
 }
 
-// part takes the routes of two nodes to each other, of each family that both have, or gives them back.
+// part removes the routes of two nodes to each other, of each family that both have, or restores
+// them.
 func part(a, b string, parted bool) error {
 	verb := "del"
 	if parted {
@@ -102,10 +103,11 @@ func part(a, b string, parted bool) error {
 	return errors.Join(errs...)
 }
 
-// lateVerdict is longer than the checks take that began before a way was there again: their verdict comes after it.
+// lateVerdict is longer than checks that began before a path was restored: their verdict arrives
+// after it.
 const lateVerdict = 2 * time.Second
 
-// findsAllAlive tells whether a mux finds all servers of the connections alive again.
+// findsAllAlive returns nil if a mux finds all servers of the connections healthy again.
 func findsAllAlive(ctx context.Context, mux string) error {
 	n, err := cluster.Topology.Find(mux)
 	if err != nil {
@@ -134,7 +136,7 @@ func ipOutput(node string, args ...string) (string, error) {
 	return string(out), err
 }
 
-// answers tells whether a manager serves reads.
+// answers returns nil if a manager serves reads.
 func answers(ctx context.Context, manager string) error {
 	_, err := managers[manager].Get(ctx, connect.NewRequest(&apiv1.GetRequest{Kind: "Network"}))
 	return err

@@ -14,7 +14,7 @@ import (
 	"github.com/shuntlb/shunt/internal/lab"
 )
 
-// leader is the name of the manager that leads, and its epoch.
+// leader returns the name of the leading manager, and its epoch.
 func leader(ctx context.Context) (name string, epoch int64, err error) {
 	status, err := anyone.Status(ctx, connect.NewRequest(&apiv1.StatusRequest{}))
 	if err != nil {
@@ -26,11 +26,12 @@ func leader(ctx context.Context) (name string, epoch int64, err error) {
 	return status.Msg.GetLeader(), status.Msg.GetEpoch(), nil
 }
 
-// frozenFor is how long the leader stands still.
+// frozenFor is how long the leader is frozen.
 const frozenFor = 30 * time.Second
 
-// TestFrozenLeader is Ananta's outage: the leader's disk, here its process, stands still for 30 seconds, another takes over, and then it goes on
-// as if nothing had been. No node obeys it, no write of it lands, and health reports reach the new one.
+// TestFrozenLeader is Ananta's outage: the leader's disk, here its process, freezes for 30 seconds,
+// another manager takes over, and then the old leader resumes unaware. No node may apply its plans,
+// no write of it may succeed, and health reports must reach the new leader.
 func TestFrozenLeader(t *testing.T) {
 	logs(t)
 	if _, err := cluster.Apply(t.Context(), echoYAML()); err != nil {
@@ -51,7 +52,8 @@ func TestFrozenLeader(t *testing.T) {
 	}
 	frozen := time.Now()
 	t.Cleanup(func() { _ = cluster.FreezeManager(old, false) })
-	// The kernel takes this for the frozen leader, on the connection that it has: it acts on it when it goes on.
+	// The kernel accepts this call for the frozen leader on its existing connection. The leader
+	// processes it when it resumes.
 	stuck := make(chan error, 1)
 	go func() {
 		_, err := managers[old].Apply(context.Background(), connect.NewRequest(&apiv1.ApplyRequest{Objects: []*apiv1.Object{registerService(0, 2, revision)}}))
@@ -60,7 +62,7 @@ func TestFrozenLeader(t *testing.T) {
 	next, nextEpoch := awaitSuccessor(t, old, epoch)
 	t.Logf("%s took over from %s %s after it froze", next, old, time.Since(frozen).Round(time.Millisecond))
 	await(t, "all nodes at the new leader", func(ctx context.Context) error { return nodesAt(ctx, old, nextEpoch) })
-	// A server that dies now is what the new leader has to hear of.
+	// The new leader must receive the report of a server that dies now.
 	dead := lab.VMName(1, 1)
 	if err := cluster.StopServer(t.Context(), dead); err != nil {
 		t.Fatal(err)
@@ -117,7 +119,8 @@ func awaitSuccessor(t *testing.T, old string, epoch int64) (next string, nextEpo
 	return next, nextEpoch
 }
 
-// nodesAt: the leader has every node, none at the old one, and each obeys the epoch by what it says itself.
+// nodesAt checks that every node is connected, none to the old leader, and that each has applied
+// the epoch by its own metrics.
 func nodesAt(ctx context.Context, old string, epoch int64) error {
 	res, err := anyone.Status(ctx, connect.NewRequest(&apiv1.StatusRequest{}))
 	if err != nil {
@@ -139,7 +142,8 @@ func nodesAt(ctx context.Context, old string, epoch int64) error {
 	return nil
 }
 
-// heardOf: by what every mux told the leader, the server of the first host is alive or dead, whoever checks it.
+// heardOf checks that every mux reports the server of the first host alive or dead to the leader,
+// whichever node checks it.
 func heardOf(ctx context.Context, alive bool) error {
 	res, err := anyone.Status(ctx, connect.NewRequest(&apiv1.StatusRequest{}))
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 	"github.com/shuntlb/shunt/internal/lab"
 )
 
-// history collects calls of several clients, and what was promised them.
+// history collects the calls of several clients and their promised results.
 type history struct {
 	t     *testing.T
 	begin time.Time
@@ -31,34 +31,35 @@ type history struct {
 	mu    sync.Mutex
 	ops   []porcupine.Operation
 	notes map[string]note
-	// revisions are those that each written value had.
+	// revisions holds the revision of each written value.
 	revisions map[uint64]int64
 	acked     int
 	unknown   int
 	failures  map[string]int
-	// gap is of acknowledgements of writes.
+	// gap is the longest time between acknowledged writes.
 	gap gap
 }
 
-// newHistory is one of a run that lasts so long.
+// newHistory returns the history of a run of this duration.
 func newHistory(t *testing.T, duration time.Duration) *history {
 	now, life := time.Now(), max(minKeyLife, duration*keys/maxKeys)
 	return &history{t: t, begin: now, keyLife: life, gap: gap{last: now}, notes: map[string]note{}, revisions: map[uint64]int64{}, failures: map[string]int{}}
 }
 
 const (
-	// callTimeout bounds one call; what takes longer has an unknown outcome.
+	// callTimeout bounds one call. A call that takes longer has an unknown outcome.
 	callTimeout = 8 * time.Second
 	// maxSearch bounds the search for an order of the calls.
 	maxSearch = 2 * time.Minute
-	// keys are written at the same time, for some time; then others: the search costs what is unknown of one key.
+	// keys is how many registers are written at the same time, for keyLife. Then others follow,
+	// because the search time depends on the unknown outcomes per key.
 	keys       = 3
 	minKeyLife = 15 * time.Second
-	// maxKeys bounds how many there are ever; their VIPs are in one /24.
+	// maxKeys bounds their total number. Their VIPs are in one /24.
 	maxKeys = 180
 )
 
-// ask makes a call and says what became of it.
+// ask makes a call and returns its outcome.
 func ask(ctx context.Context, manager string, op operation, revision int64) (out outcome, now int64, err error) {
 	c := managers[manager]
 	switch op.action {
@@ -90,7 +91,7 @@ func ask(ctx context.Context, manager string, op operation, revision int64) (out
 	}
 }
 
-// do makes a call through a manager and notes it. The revision is for applyIf.
+// do makes a call through a manager and records it. The revision is for applyIf.
 func (h *history) do(client int, manager string, op operation, revision int64) outcome {
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
@@ -101,7 +102,7 @@ func (h *history) do(client int, manager string, op operation, revision int64) o
 	defer h.mu.Unlock()
 	if err != nil {
 		if !h.failedLocked(manager, err) || op.action == get {
-			return outcome{unknown: true} // nothing was done
+			return outcome{unknown: true} // no effect
 		}
 		h.unknown++
 		out, end = outcome{unknown: true}, math.MaxInt64
@@ -119,7 +120,7 @@ func (h *history) do(client int, manager string, op operation, revision int64) o
 	return out
 }
 
-// failedLocked notes a failure, and tells whether the call may have been done all the same.
+// failedLocked records a failure, and returns whether the call may have had an effect nevertheless.
 func (h *history) failedLocked(manager string, err error) (perhaps bool) {
 	h.failures[fmt.Sprintf("%s: %s", connect.CodeOf(err), shorten(err))]++
 	switch code := connect.CodeOf(err); {
@@ -127,7 +128,8 @@ func (h *history) failedLocked(manager string, err error) (perhaps bool) {
 		return false
 	case code == connect.CodeFailedPrecondition: // no space
 		return false
-	case code == connect.CodeUnimplemented && strings.Contains(err.Error(), "404"): // the rest of "not found" was lost with its manager
+	case code == connect.CodeUnimplemented && strings.Contains(err.Error(), "404"):
+		// The rest of "not found" was lost with its manager.
 		return true
 	case code == connect.CodeUnavailable, code == connect.CodeDeadlineExceeded, code == connect.CodeCanceled, code == connect.CodeUnknown, code == connect.CodeInternal:
 		return true
@@ -137,7 +139,7 @@ func (h *history) failedLocked(manager string, err error) (perhaps bool) {
 	}
 }
 
-// shorten keeps the addresses of single connections out of a count.
+// shorten removes the addresses of single connections, so that equal failures are counted together.
 func shorten(err error) string {
 	var op *net.OpError
 	if errors.Is(err, lab.ErrNotReached) {
@@ -154,13 +156,13 @@ func (h *history) ackedLocked() {
 	h.acked++
 }
 
-// key is one of those in use.
+// key returns one of the keys in use.
 func (h *history) key(random *rand.Rand) int { return h.used() - 1 - random.IntN(keys) }
 
-// used is how many keys there were.
+// used returns how many keys there were.
 func (h *history) used() int { return min((int(time.Since(h.begin)/h.keyLife)+1)*keys, maxKeys) }
 
-// work calls until ctx ends. Values of one client are its own.
+// work makes calls until ctx ends. Each client has its own values.
 func (h *history) work(ctx context.Context, client int, random *rand.Rand) {
 	value := uint64(client+1) * 1_000_000
 	for ctx.Err() == nil {
@@ -171,7 +173,7 @@ func (h *history) work(ctx context.Context, client int, random *rand.Rand) {
 		case n < 3:
 			op.action = apply
 		case n < 5:
-			// A later write by another client is between the two, or none.
+			// There may be a later write by another client between the two.
 			seen := h.do(client, manager, op, 0)
 			if !seen.found {
 				continue
@@ -196,7 +198,7 @@ func (h *history) work(ctx context.Context, client int, random *rand.Rand) {
 	}
 }
 
-// check asks whether one order of all calls explains every answer.
+// check checks whether one order of all calls explains every response.
 func (h *history) check() {
 	h.t.Helper()
 	h.mu.Lock()

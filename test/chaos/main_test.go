@@ -1,5 +1,5 @@
-// Package chaos breaks a whole cluster by a seeded schedule, under traffic and writes, and then asks whether anything
-// that was promised was lost. It needs root, and FRR or BIRD.
+// Package chaos breaks a complete cluster by a seeded schedule, under traffic and writes, and then
+// checks whether any promise was broken. It needs root, and FRR or BIRD.
 package chaos
 
 import (
@@ -18,26 +18,26 @@ import (
 	"github.com/shuntlb/shunt/internal/lab"
 )
 
-// What the environment says of a run.
+// Environment variables of a run, and their defaults.
 const (
-	// minutesVariable is how long the schedule of faults runs; defaultDuration without it.
+	// minutesVariable is how long the schedule of faults runs. The default is defaultDuration.
 	minutesVariable = "SHUNT_CHAOS_MINUTES"
-	// seedVariable is the schedule's seed; one is drawn and printed without it.
+	// seedVariable is the schedule's seed. Without it, a seed is drawn and printed.
 	seedVariable    = "SHUNT_CHAOS_SEED"
 	defaultDuration = time.Minute
 	// ownVersion is the version of the program of this source.
 	ownVersion = "dev"
-	// daemonVariable names the routing daemon, frr or bird; FRR without it.
+	// daemonVariable selects the routing daemon, frr or bird. The default is FRR.
 	daemonVariable = "SHUNT_LAB_DAEMON"
-	// otherVariable names the program that takes the place of managers and agents for a while, such as a former release's; without it that is
-	// this source with another version.
+	// otherVariable names the program that replaces managers and agents for a while, such as that
+	// of a previous release. The default is this source with another version.
 	otherVariable = "SHUNT_CHAOS_OTHER"
 )
 
 var (
 	// cluster is the lab of all tests.
 	cluster *lab.Lab
-	// anyone speaks to the first manager that answers, managers to each of them.
+	// anyone calls the first manager that responds. managers call one manager each.
 	anyone   shuntv1connect.ManagerClient
 	managers = map[string]shuntv1connect.ManagerClient{}
 	// otherBuild is the program of otherVariable, and otherVersion the version that it reports.
@@ -90,7 +90,7 @@ func runTests(m *testing.M) (code int, err error) {
 	if err != nil {
 		return 1, err
 	}
-	// They outlive the file that their certificate comes from: it is among what the schedule moves.
+	// They outlive the file of their certificate, which the schedule may move.
 	if anyone, err = cluster.Client(); err != nil {
 		return 1, err
 	}
@@ -112,7 +112,7 @@ func buildShunt(program, version string) error {
 	return nil
 }
 
-// named are the names of the first nodes of a kind.
+// named returns the names of the first nodes of a kind.
 func named(kind lab.Kind, count int) []string {
 	var out []string
 	for i := 1; i <= count; i++ {
@@ -135,14 +135,14 @@ func fromEnvironment(t *testing.T, name string) (value uint64, given bool) {
 	return value, true
 }
 
-// eventually is how long a condition may take on a busy machine; attemptTimeout bounds one look at it. A look at everything makes 200 traces, which
-// took 63 ms each with a load of 37 on two cores.
+// eventually bounds the wait for a condition on a busy machine. attemptTimeout bounds one poll. A
+// poll of everything makes 200 traces, which took 63 ms each with a load of 37 on two cores.
 const (
 	eventually     = 90 * time.Second
 	attemptTimeout = 30 * time.Second
 )
 
-// await looks at a condition until it is met, and fails the test when it is not in time.
+// await polls a condition until it is met, and fails the test on timeout.
 func await(t *testing.T, what string, condition func(context.Context) error) {
 	t.Helper()
 	if err := poll(context.Background(), condition); err != nil {
@@ -150,7 +150,8 @@ func await(t *testing.T, what string, condition func(context.Context) error) {
 	}
 }
 
-// poll looks at a condition until it is met by a look that was not broken off. Its error is that of the last look that had its time, and where the last look of all was broken off.
+// poll polls a condition until a poll that was not canceled meets it. Its error is that of the last
+// complete poll and, if the very last poll was canceled, a note of that.
 func poll(ctx context.Context, condition func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, eventually)
 	defer cancel()
@@ -178,7 +179,8 @@ func poll(ctx context.Context, condition func(context.Context) error) error {
 	}
 }
 
-// TestPollReportsTheLastLook: a look that is broken off hides neither that it was nor the missing condition of the look before.
+// TestPollReportsTheLastLook checks that a canceled poll hides neither the cancellation nor the
+// missing condition of the poll before.
 func TestPollReportsTheLastLook(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	looks := 0
@@ -194,7 +196,8 @@ func TestPollReportsTheLastLook(t *testing.T) {
 	}
 }
 
-// TestPollTrustsNoLookThatWasBrokenOff: a look whose context ended meets no condition, although it found nothing missing.
+// TestPollTrustsNoLookThatWasBrokenOff checks that a poll whose context ended meets no condition,
+// even if it returns nil.
 func TestPollTrustsNoLookThatWasBrokenOff(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	err := poll(ctx, func(context.Context) error {
@@ -206,8 +209,9 @@ func TestPollTrustsNoLookThatWasBrokenOff(t *testing.T) {
 	}
 }
 
-// logs prints the ends of the logs of managers and agents when the test fails, and keeps whole logs in a directory: a connection that breaks after some
-// minutes is explained by lines that are long past the end.
+// logs prints the ends of the logs of managers and agents when the test fails, and keeps complete
+// logs in a directory, because the lines that explain a broken connection may be long before the
+// end.
 func logs(t *testing.T) {
 	t.Helper()
 	t.Cleanup(func() {

@@ -12,8 +12,8 @@ import (
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 )
 
-// A note is a policy that one client writes once and perhaps deletes: what was promised of it needs no order of calls to be
-// checked.
+// note is a policy that one client writes once and perhaps deletes. Checking it needs no order of
+// calls.
 type note struct {
 	owner   int
 	value   uint64
@@ -21,7 +21,7 @@ type note struct {
 	deleted certainty
 }
 
-// certainty is what a client knows of something that it asked for.
+// certainty is a client's knowledge of the effect of its call.
 type certainty int
 
 // The certainties.
@@ -53,7 +53,7 @@ func (h *history) jot(client int, random *rand.Rand) {
 	h.notes[name] = n
 }
 
-// became says what became of a write.
+// became returns whether a write took effect.
 func (h *history) became(manager string, err error) certainty {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -68,7 +68,7 @@ func (h *history) became(manager string, err error) certainty {
 	return no
 }
 
-// lost tells what of the promises does not hold for a member's policies.
+// lost returns the promises that a member's policies break.
 func lost(notes map[string]note, policies map[string]uint64) error {
 	var errs []error
 	for name, n := range notes {
@@ -87,7 +87,7 @@ func lost(notes map[string]note, policies map[string]uint64) error {
 	return errors.Join(errs...)
 }
 
-// checkNotes compares what each manager has with what was promised.
+// checkNotes compares the policies of each manager with the promises.
 func (h *history) checkNotes() {
 	h.t.Helper()
 	promised, deleted := 0, 0
@@ -116,7 +116,7 @@ func (h *history) checkNotes() {
 	}
 }
 
-// TestNotesFindLies: the comparison must be able to fail.
+// TestNotesFindLies checks that the comparison can fail.
 func TestNotesFindLies(t *testing.T) {
 	for name, c := range map[string]struct {
 		n     note

@@ -12,15 +12,16 @@ import (
 	"github.com/shuntlb/shunt/internal/lab"
 )
 
-// A register is a service that may be there or not. Its limit of packets is its value, which no two writes share: a revision
-// of the object stands for a value. It has one backend, which follows from the value, so that nodes show what they obey.
+// A register is a service that may be present or absent. Its packet limit is its value, which no
+// two writes share, so that a revision of the object identifies a value. It has one backend, which
+// follows from the value, so that nodes show which value they have applied.
 
-// registerService is the object.
+// registerService returns the object.
 func registerService(key int, value uint64, revision int64) *apiv1.Object {
 	host := 1 + int(value%uint64(cluster.Topology.Hosts.Count))
 	return &apiv1.Object{Revision: revision, Kind: &apiv1.Object_Service{Service: &apiv1.Service{
 		Name: registerName(key), Vip: texts(registerVIPsOf(key)), Limits: &apiv1.Limits{Packets: value},
-		// Without a window a host lets go of a backend as soon as the store has.
+		// Without a window a host drops a backend as soon as the store does.
 		Endpoints: []*apiv1.Endpoint{{Protocol: "tcp", Port: "80", RepairWindow: durationpb.New(0), Backends: []*apiv1.Backend{
 			{Dip: texts(both(lab.VMAddresses(host, 1))), Port: lab.ServerPort, Host: lab.HostAddresses(host).V4.Addr().String()},
 		}}},
@@ -30,28 +31,28 @@ func registerService(key int, value uint64, revision int64) *apiv1.Object {
 // registerVIPs is the number before that of the first register's VIP.
 const registerVIPs = 50
 
-// registerVIPsOf are the VIPs of a register.
+// registerVIPsOf returns the VIPs of a register.
 func registerVIPsOf(key int) [families]netip.Addr {
 	v4, v6 := lab.VIPAddresses(registerVIPs + key)
 	return [families]netip.Addr{v4, v6}
 }
 
-// texts are addresses as an object has them.
+// texts returns addresses as an object has them.
 func texts(addresses [families]netip.Addr) []string {
 	return []string{addresses[0].String(), addresses[1].String()}
 }
 
 func registerName(key int) string { return fmt.Sprintf("register%d", key) }
 
-// action is what is asked of a register.
+// action is the kind of a call on a register.
 type action string
 
 // The actions.
 const (
 	get action = "get"
-	// apply writes a value, whatever is there.
+	// apply writes a value unconditionally.
 	apply action = "apply"
-	// applyIf writes a value if the revision is there that a former value had.
+	// applyIf writes a value if the current revision is that of an earlier value.
 	applyIf action = "apply if"
 	remove  action = "delete"
 )
@@ -61,14 +62,14 @@ type operation struct {
 	key    int
 	action action
 	value  uint64 // written
-	former uint64 // value whose revision must be there
+	former uint64 // value whose revision must be current
 }
 
-// outcome is its answer.
+// outcome is its result.
 type outcome struct {
-	// unknown: the call may have done its work or not, at any time after it began.
+	// unknown means that the call may have had its effect or not, at any time after it began.
 	unknown bool
-	// refused: another revision is there, or nothing is.
+	// refused means that the register has another revision, or is absent.
 	refused bool
 	found   bool   // by a get
 	value   uint64 // that it found
@@ -101,7 +102,8 @@ var registers = porcupine.Model{
 	DescribeOperation: func(input, output any) string { return fmt.Sprintf("%+v %+v", input, output) },
 }
 
-// stepRegister does a call at one moment. A call of unknown outcome that was never done stands behind all others.
+// stepRegister applies a call at one moment. A call of unknown outcome that had no effect is
+// ordered after all others.
 func stepRegister(now content, op operation, out outcome) (possible bool, then content) {
 	written := content{true, op.value}
 	switch op.action {
@@ -123,7 +125,7 @@ func stepRegister(now content, op operation, out outcome) (possible bool, then c
 	}
 }
 
-// TestRegisterFindsLies: the check must be able to fail, for every kind of call.
+// TestRegisterFindsLies checks that the check can fail, for every kind of call.
 func TestRegisterFindsLies(t *testing.T) {
 	const pending = int64(1) << 62
 	at := func(call, ret int64, op operation, out outcome) porcupine.Operation {

@@ -11,9 +11,10 @@ import (
 	"slices"
 )
 
-// removeFiles removes all that is in a directory of a node: its pins, or what is in its run directory. It waits for an agent that runs: without
-// one the tables and programs would be gone with their pins. The mend waits until the node has restored each file, and starts another agent,
-// which adopts the tables by their pins and the speaker by its socket.
+// removeFiles removes all files in a directory of a node: its pins, or its run directory. It waits
+// for a running agent, because without one the tables and programs would be lost with their pins.
+// The mend waits until the node has restored each file, and starts another agent, which adopts the
+// tables by their pins and the speaker by its socket.
 func removeFiles(ctx context.Context, node, dir string) (mending, error) {
 	n, err := cluster.Topology.Find(node)
 	if err != nil {
@@ -53,7 +54,7 @@ func removeFiles(ctx context.Context, node, dir string) (mending, error) {
 	}, nil
 }
 
-// filesIn are the files in a directory and below, by their paths in it.
+// filesIn returns the files in a directory and below, by their paths in it.
 func filesIn(dir string) (map[string]bool, error) {
 	found := map[string]bool{}
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {

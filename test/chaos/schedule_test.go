@@ -11,10 +11,10 @@ import (
 	"github.com/shuntlb/shunt/internal/lab"
 )
 
-// kind is what can happen to one node, or to the way between two.
+// kind is a fault of one node, or of the link between two.
 type kind string
 
-// What happens to managers, and to the ways to them.
+// Faults of managers, and of the links to them.
 const (
 	killManager    kind = "kill -9"
 	restartManager kind = "restart"
@@ -26,7 +26,7 @@ const (
 	partFromNode   kind = "part from a node:"
 )
 
-// What happens to muxes, and to their ways to hosts.
+// Faults of muxes, and of their links to hosts.
 const (
 	killMuxAgent   kind = "kill -9 the agent of the mux"
 	freezeMuxAgent kind = "freeze the agent of the mux"
@@ -40,7 +40,7 @@ const (
 	partNodes      kind = "part from a host:"
 )
 
-// What happens to hosts.
+// Faults of hosts.
 const (
 	killHostAgent   kind = "kill -9 the agent of the host"
 	freezeHostAgent kind = "freeze the agent of the host"
@@ -50,14 +50,14 @@ const (
 	removeHostRun   kind = "remove the run directory of the host"
 )
 
-// What happens to the links of muxes and hosts.
+// Faults of the links of muxes and hosts.
 const (
 	moveGateway kind = "give another Ethernet address to the gateway of"
 	loseFrames  kind = "lose one of ten frames"
 	muteMux     kind = "lose all frames"
 )
 
-// lanes are what happens at the same time: at most one thing of each.
+// lanes lists the faults that happen concurrently: at most one of each lane.
 var lanes = [][]kind{
 	{killManager, restartManager, freezeManager, unplugManager, fillManager, swapManager, partManagers, partFromNode},
 	{killMuxAgent, freezeMuxAgent, swapMuxAgent, fillMux, removeMuxPins, removeMuxRun, killSpeaker, freezeSpeaker, loseMux, partNodes},
@@ -65,19 +65,19 @@ var lanes = [][]kind{
 	{moveGateway, loseFrames, muteMux},
 }
 
-// Of the muxes the first is left alone.
+// untouched is the first mux, which has no faults.
 const untouched = "mux1"
 
-// step is one fault: what happens, to whom, for how long, and the pause after it.
+// step is one fault: its kind, its nodes, its duration, and the pause after it.
 type step struct {
 	kind kind
 	a, b string
-	// to: frames to a are lost, not those from it.
+	// to selects the loss of frames to a instead of those from it.
 	to          bool
 	hold, pause time.Duration
 }
 
-// String says what happens, for a log.
+// String describes the step for a log.
 func (s step) String() string {
 	text := string(s.kind) + " " + s.a
 	if s.b != "" {
@@ -93,7 +93,8 @@ func (s step) String() string {
 	return fmt.Sprintf("%s for %s", text, s.hold)
 }
 
-// drawer draws the steps of one lane. They depend on the seed alone, and each kind happens once before any happens again.
+// drawer draws the steps of one lane. They depend on the seed alone, and each kind happens once
+// before any happens again.
 type drawer struct {
 	random   *rand.Rand
 	topology lab.Topology
@@ -147,7 +148,8 @@ func (d *drawer) milliseconds(low, high int) time.Duration {
 	return time.Duration(low+d.random.IntN(high-low)) * time.Millisecond
 }
 
-// TestSchedule: a seed says everything, each kind comes up, and the mux that long connections rely on never does.
+// TestSchedule checks that the seed determines the schedule, that each kind occurs, and that the
+// mux of the long connections never does.
 func TestSchedule(t *testing.T) {
 	for lane, kinds := range lanes {
 		a, b, c := newDrawer(1, lane, cluster.Topology), newDrawer(1, lane, cluster.Topology), newDrawer(2, lane, cluster.Topology)
@@ -182,8 +184,9 @@ func TestSchedule(t *testing.T) {
 	}
 }
 
-// run breaks and mends by the lane's steps until ctx ends and each kind happened once. It returns how often each did and the effects that were seen. A
-// fault lasts until it has had an effect. A fault that is there at the end is mended.
+// run breaks and mends by the lane's steps until ctx ends and each kind has happened once. It
+// returns how often each happened and its effects. A fault lasts until it has had an effect. A
+// fault that is active at the end is mended.
 func run(ctx context.Context, t *testing.T, lane int, seed uint64) (tallies, error) {
 	d := newDrawer(seed, lane, cluster.Topology)
 	done := tallies{}

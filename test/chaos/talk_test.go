@@ -15,13 +15,14 @@ import (
 	"github.com/shuntlb/shunt/internal/netdev"
 )
 
-// talks are long connections through a TCP echo service that say something all the time. A connection breaks when it is
-// reset, closed, or answers something else; silence is no break as long as it ends.
+// talks are long connections through a TCP echo service that send messages all the time. A
+// connection breaks when it is reset, closed, or returns a wrong echo. A temporary silence is no
+// break.
 type talks struct {
 	t    *testing.T
 	name string
 	dial func() (net.Conn, error)
-	// excuse is what may break them; nil: nothing may.
+	// excuse records the faults that may break them. nil means that none may.
 	excuse *parted
 	stop   chan struct{}
 	wg     sync.WaitGroup
@@ -33,14 +34,15 @@ type talks struct {
 	spoken  int
 }
 
-// parted says when muxes could not reach a host: each then finds its servers dead, as it must, and gives their flows to others.
+// parted records when muxes could not reach a host. Each mux then finds the host's servers dead, as
+// it must, and moves their flows.
 type parted struct {
 	mu sync.Mutex
-	// now is how many partitions there are, ever how many there were.
+	// now is how many partitions are active, ever how many there were.
 	now, ever int
 }
 
-// muxesAndHosts is about the ways that the schedule breaks.
+// muxesAndHosts records partitions of the links that the schedule breaks.
 var muxesAndHosts parted
 
 func (p *parted) begin() {
@@ -56,14 +58,14 @@ func (p *parted) end() {
 	p.now--
 }
 
-// since tells whether there was any after so many had been.
+// since reports whether any partition was active after the first `ever` ones.
 func (p *parted) since(ever int) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.now > 0 || p.ever > ever
 }
 
-// count is how many there were.
+// count returns how many there were.
 func (p *parted) count() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -71,20 +73,22 @@ func (p *parted) count() int {
 }
 
 const (
-	// talkers is how many connections each group has: of every service and family through each client.
+	// talkers is how many connections each group has: of every service and family through each
+	// client.
 	talkers   = 6
 	talkEvery = 250 * time.Millisecond
-	// silence is how long TCP may need to get a message through after a loss of several seconds.
+	// silence is how long TCP may need to deliver a message after a loss of several seconds.
 	silence = 90 * time.Second
 )
 
-// Clients of long connections. Those of the second go through the mux that is left alone, whatever ways there are.
+// Clients of long connections. Those of the second go through the mux without faults, whatever
+// routes there are.
 const (
 	anyMuxClient = "client1"
 	oneMuxClient = "client2"
 )
 
-// pin makes the router send what the second client says to a VIP through the mux that is left alone.
+// pin makes the router send the second client's packets to a VIP through the mux without faults.
 func pin(vip netip.Addr) error {
 	client, err := cluster.Topology.Find(oneMuxClient)
 	if err != nil {
@@ -102,7 +106,7 @@ func pin(vip netip.Addr) error {
 	return ip(router, familyOption(vip), "route", "add", vip.String(), "via", via.String(), "table", table)
 }
 
-// ofFamily is the address of a pair that is of the family of another address.
+// ofFamily returns the address of a pair that has the family of another address.
 func ofFamily(p lab.Pair, like netip.Addr) netip.Addr {
 	if like.Is6() {
 		return p.V6.Addr()
@@ -110,7 +114,7 @@ func ofFamily(p lab.Pair, like netip.Addr) netip.Addr {
 	return p.V4.Addr()
 }
 
-// familyOption is the option of ip(8) for the family of an address.
+// familyOption returns the option of ip(8) for the family of an address.
 func familyOption(a netip.Addr) string {
 	if a.Is6() {
 		return "-6"
@@ -137,7 +141,7 @@ func startTalks(t *testing.T, name, client, target string, excuse *parted) *talk
 	return k
 }
 
-// keep talks until the end, and opens another connection in place of one that had an excuse to break.
+// keep talks until the end. It replaces a connection that had an excuse to break.
 func (k *talks) keep(i int, conn net.Conn) {
 	for {
 		ever, err := k.talk(i, conn)
@@ -156,7 +160,7 @@ func (k *talks) keep(i int, conn net.Conn) {
 		if !excused {
 			return
 		}
-		// One that is opened now would have a server that only its mux would choose.
+		// A connection that is opened now would have a server that only its mux would choose.
 		for k.excuse.since(k.excuse.count()) {
 			time.Sleep(talkEvery)
 		}
@@ -169,7 +173,7 @@ func (k *talks) keep(i int, conn net.Conn) {
 	}
 }
 
-// talk returns why the connection broke, and how many excuses there had been at the last good answer.
+// talk returns why the connection broke, and how many excuses there had been at the last good echo.
 func (k *talks) talk(i int, conn net.Conn) (ever int, err error) {
 	for n := uint64(1); ; n++ {
 		if k.excuse != nil && !k.excuse.since(k.excuse.count()) {
@@ -204,7 +208,7 @@ func (k *talks) talk(i int, conn net.Conn) (ever int, err error) {
 	}
 }
 
-// end stops the talks and fails the test for each that broke.
+// end stops the talks and fails the test for each broken connection.
 func (k *talks) end() {
 	k.t.Helper()
 	close(k.stop)

@@ -18,7 +18,7 @@ type gap struct {
 	until   time.Time
 }
 
-// note takes in an event.
+// note records an event.
 func (g *gap) note(now time.Time) {
 	if d := now.Sub(g.last); d > g.longest {
 		g.longest, g.until = d, now
@@ -26,13 +26,13 @@ func (g *gap) note(now time.Time) {
 	g.last = now
 }
 
-// String says how long it was and when it ended.
+// String returns its length and its end.
 func (g gap) String() string {
 	return fmt.Sprintf("%s (until %s)", g.longest.Round(time.Millisecond), g.until.Format("15:04:05.000"))
 }
 
-// watchLeader asks all managers again and again for what only a leader answers, until ctx ends, and returns the longest time
-// between two answers. The bound of a call is part of it.
+// watchLeader repeatedly calls all managers for a response that only a leader gives, until ctx
+// ends, and returns the longest time between two responses. The timeout of a call is part of it.
 func watchLeader(ctx context.Context) gap {
 	const every, timeout = 50 * time.Millisecond, 2 * time.Second
 	var mu sync.Mutex

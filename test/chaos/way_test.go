@@ -12,7 +12,8 @@ import (
 	"github.com/shuntlb/shunt/internal/netdev"
 )
 
-// gatewayOf is the router's device that is the gateway of a node: the bridge of all muxes, or the link of a host.
+// gatewayOf returns the router's device that is the gateway of a node: the bridge of all muxes, or
+// the link of a host.
 func gatewayOf(node string) (string, error) {
 	n, err := cluster.Topology.Find(node)
 	if err != nil {
@@ -24,11 +25,12 @@ func gatewayOf(node string) (string, error) {
 	return n.Name, nil
 }
 
-// routerNamespace is the name of the router's network namespace.
+// routerNamespace returns the name of the router's network namespace.
 func routerNamespace() string { return lab.Node{Name: "router1"}.Namespace(cluster.Topology.Name) }
 
-// changeGateway gives another Ethernet address to the gateway of a node, which announces it, as a router does that takes over an address by
-// VRRP: gratuitous ARP and unsolicited neighbor advertisements. The mend gives it yet another one.
+// changeGateway changes the Ethernet address of a node's gateway, which announces it like a router
+// that takes over an address by VRRP: with gratuitous ARP and unsolicited neighbor advertisements.
+// The mend changes it once more.
 func changeGateway(node string) (mending, error) {
 	device, err := gatewayOf(node)
 	if err != nil {
@@ -48,7 +50,8 @@ func changeGateway(node string) (mending, error) {
 	return change, change(context.Background())
 }
 
-// dropFrames makes the router's end of a node's link drop frames to or from the node, by a rule of nftables.
+// dropFrames makes the router's end of a node's link drop frames to or from the node, by a rule of
+// nftables.
 func dropFrames(node string, to bool, rule string) (mending, error) {
 	hook := "ingress"
 	if to {
@@ -67,7 +70,7 @@ func dropFrames(node string, to bool, rule string) (mending, error) {
 	return gone, nil
 }
 
-// lossTable is the table of the rule that drops frames of a node.
+// lossTable returns the table of the rule that drops frames of a node.
 func lossTable(node string) string { return "netdev lossy-" + node }
 
 // nft runs commands of nft(8) at the router and returns its output.

@@ -1,6 +1,6 @@
-// Command dex is a real OpenID Connect provider for tests: the server of github.com/dexidp/dex with its store in
-// memory, people of its own and a certificate that it makes. It is a module by itself, so that nothing of it is in
-// Shunt's. Each start makes new signing keys.
+// Command dex is a real OpenID Connect provider for tests: the server of github.com/dexidp/dex with
+// its store in memory, fixed users and a certificate that it makes. It is a separate module, so
+// that its dependencies are not in Shunt's. Each start makes new signing keys.
 package main
 
 import (
@@ -82,8 +82,8 @@ func run(ctx context.Context, listen, caFile string, lifetime time.Duration) err
 	return nil
 }
 
-// people are ann of shop, bob who runs the place, and eve who is in no group. All have the password "secret"; clients
-// shunt and other have the secret "client".
+// people adds the users: ann of shop, bob the operator, and eve, who is in no group. All have the
+// password "secret". Clients shunt and other have the secret "client".
 func people(s storage.Storage, log *slog.Logger) (storage.Storage, error) {
 	hash, err := bcrypt.GenerateFromPassword([]byte("secret"), 10)
 	if err != nil {
@@ -97,7 +97,8 @@ func people(s storage.Storage, log *slog.Logger) (storage.Storage, error) {
 	return storage.WithStaticConnectors(s, []storage.Connector{{ID: "local", Type: "local", Name: "local"}}), nil
 }
 
-// certificate reads the one of an earlier start, or makes a self-signed one for the address. Its key is in FILE.key.
+// certificate reads the certificate of an earlier start, or makes a self-signed one for the
+// address. Its key is in FILE.key.
 func certificate(ip net.IP, file string) (tls.Certificate, error) {
 	if pair, err := tls.LoadX509KeyPair(file, file+".key"); err == nil {
 		return pair, nil

@@ -1,4 +1,5 @@
-// Package examples_test runs the tests of examples in docs that are modules by themselves, so that what they need is not in Shunt's go.mod.
+// Package examples_test runs the tests of examples in docs that are separate modules, so that their
+// dependencies are not in Shunt's go.mod.
 package examples_test
 
 import (
@@ -24,7 +25,8 @@ func run(t *testing.T, name string, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// TestCaddy: Caddy with the example's module keeps connections that migrate, through a rotation of the key and a reload; its command builds.
+// TestCaddy checks that Caddy with the example's module keeps connections that migrate, through a
+// key rotation and a reload, and that its command builds.
 func TestCaddy(t *testing.T) {
 	modfile := run(t, "./modfile.sh", t.TempDir())
 	t.Log(run(t, "go", "test", "-count=1", "-modfile", modfile, "."))

@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// TestBenchCompare: a build compared with itself has its figures in both columns. The limit is high because short runs measure nothing.
+// TestBenchCompare checks that a build compared with itself has its figures in both columns. The
+// limit is high because the figures of short runs are meaningless.
 func TestBenchCompare(t *testing.T) {
 	command := exec.Command(program, "bench", "compare", "--base", program, "--suites", "rings,place", "--case", "dead", "--short", "--rounds", "1",
 		"--limit", "1e6", "--reasons", "../../docs/bench-reasons.yaml", "-o", "json")

@@ -15,7 +15,7 @@ import (
 	"github.com/shuntlb/shunt/internal/mux"
 )
 
-// Captures come and go, by their end and by kill -9 of who asked, and not one packet is lost by it.
+// Captures start and end, normally and by kill -9 of their client, without the loss of a packet.
 func TestCaptureLosesNothing(t *testing.T) {
 	logsOnFailure(t, shared)
 	echo := echoService("capture", 61)
@@ -49,7 +49,8 @@ func TestCaptureLosesNothing(t *testing.T) {
 	}
 }
 
-// killCapture starts a capture by the command and kills it when it has written something; tcpdump reads what is there.
+// killCapture starts a capture by the command and kills it when it has written packets. tcpdump
+// reads the file.
 func killCapture(t *testing.T, vip netip.Addr) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "killed.pcapng")

@@ -23,17 +23,18 @@ import (
 	"github.com/shuntlb/shunt/internal/netdev"
 )
 
-// owners are web servers that nobody of Shunt wrote, nginx, as processes of hosts, which own the VIP. They share what was put there.
+// owners are unmodified web servers, nginx, as processes of hosts, which own the VIP. They share
+// the uploaded files.
 type owners struct {
 	service
 	dir   string
 	hosts []string
 }
 
-// ownersPort is that of all of them. The lab's own servers have others.
+// ownersPort is the port of all of them. The lab's own servers have others.
 const ownersPort = 8088
 
-// newOwners starts a server on every host, and gives the VIPs to the hosts.
+// newOwners starts a server on every host, and adds the VIPs to the hosts.
 func newOwners(t *testing.T, name string, number int, more string, hosts ...string) *owners {
 	t.Helper()
 	program, err := exec.LookPath("nginx")
@@ -46,7 +47,7 @@ func newOwners(t *testing.T, name string, number int, more string, hosts ...stri
 		more:   "  affinity: cookie\n  cookie: {form: co}\n" + more,
 		health: fmt.Sprintf("{http: {path: /healthz}, port: %d, interval: 200ms, timeout: 200ms, rise: 2, fall: 8}", ownersPort),
 	}
-	// What its workers write belongs to whoever they run as.
+	// The files that its workers write belong to their user.
 	if err := errors.Join(os.Chmod(f.dir, 0o777), os.Mkdir(filepath.Join(f.dir, "up"), 0o777), os.Mkdir(filepath.Join(f.dir, "down"), 0o755)); err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +65,7 @@ func newOwners(t *testing.T, name string, number int, more string, hosts ...stri
 	return f
 }
 
-// ownersFile is the length of a download, ownersPace how much of it a server sends in a second.
+// ownersFile is the length of a download, ownersPace the bytes that a server sends per second.
 const ownersFile, ownersPace = 2 << 20, 512 << 10
 
 // start runs the server of a host until the test ends.
@@ -132,7 +133,8 @@ func (f *owners) draining(drained string) func(lab.Node) string {
 	}
 }
 
-// transfers are downloads and uploads, each over a connection of its own, one after the other until they are ended.
+// transfers are downloads and uploads, each over a new connection, one after the other until they
+// are ended.
 type transfers struct {
 	stop chan struct{}
 	wg   sync.WaitGroup
@@ -142,7 +144,7 @@ type transfers struct {
 	broken []string
 }
 
-// transfer begins so many of either kind at each target.
+// transfer begins `each` of either kind at each target.
 func (f *owners) transfer(each int) *transfers {
 	k := &transfers{stop: make(chan struct{}), whole: map[string]int{}}
 	for i := range each * len(f.targets()) {
@@ -175,7 +177,7 @@ func (k *transfers) again(what string, once func(n int) error) {
 	})
 }
 
-// end waits for what is under way, and fails the test for each that broke.
+// end waits for transfers in progress, and fails the test for each that broke.
 func (k *transfers) end(t *testing.T) {
 	t.Helper()
 	close(k.stop)
@@ -195,7 +197,7 @@ func (f *owners) download(target string) error {
 	return err
 }
 
-// upload takes as long as a download, and looks whether what was said is what the server wrote.
+// upload takes as long as a download, and checks that the server wrote the data that was sent.
 func (f *owners) upload(target, name string) error {
 	body, to := io.Pipe()
 	said := sha256.New()
@@ -239,7 +241,7 @@ func (f *owners) upload(target, name string) error {
 	return os.Remove(path)
 }
 
-// countOf is the sum of a reason over nodes with a role.
+// countOf returns the sum of a reason over nodes with a role.
 func countOf(ctx context.Context, t *testing.T, role, reason string) (sum uint64) {
 	t.Helper()
 	for _, n := range status(ctx, t).GetNodes() {
@@ -250,7 +252,8 @@ func countOf(ctx context.Context, t *testing.T, role, reason string) (sum uint64
 	return sum
 }
 
-// strangeStamps are the kernels' counters of segments dropped because of their timestamps, of client1 and hosts.
+// strangeStamps returns the kernels' counters of segments dropped because of their timestamps, of
+// client1 and hosts.
 func strangeStamps(t *testing.T, hosts []string) map[string]uint64 {
 	t.Helper()
 	out := map[string]uint64{}
@@ -262,8 +265,10 @@ func strangeStamps(t *testing.T, hosts []string) map[string]uint64 {
 	return out
 }
 
-// Servers own the VIP and their own clocks carry the cookie. Connections, downloads and uploads live on while muxes are lost and come back without memory, a server
-// drains, keys are rotated and agents of hosts are killed. No mux sees a cookie that is none, no kernel a strange timestamp.
+// Servers own the VIP and their own clocks carry the cookie. Connections, downloads and uploads
+// survive while muxes are lost and return with empty flow tables, a server drains, keys are rotated
+// and agents of hosts are killed. No mux receives an invalid cookie, and no kernel drops a segment
+// because of its timestamp.
 func TestServersClocksCarryCookies(t *testing.T) {
 	logsOnFailure(t, shared)
 	f := newOwners(t, "clocks", 181, "  scheduler: round-robin\n", "host1", "host2", "host3")
@@ -345,7 +350,7 @@ func TestServersClocksCarryCookies(t *testing.T) {
 	}
 }
 
-// nodeError is what is wrong with a node, in its words.
+// nodeError returns the error that a node reports.
 func nodeError(ctx context.Context, t *testing.T, node string) string {
 	t.Helper()
 	for _, n := range status(ctx, t).GetNodes() {
@@ -356,7 +361,8 @@ func nodeError(ctx context.Context, t *testing.T, node string) string {
 	return "no such node"
 }
 
-// A server whose kernel makes no timestamps serves without cookies, its host says so, and is made use of again, without a new plan, once it makes them.
+// A server whose kernel makes no timestamps serves without cookies, and its host reports it. When
+// the kernel makes timestamps again, the server is used again without a new plan.
 func TestServersWithoutTimestamps(t *testing.T) {
 	logsOnFailure(t, shared)
 	set := func(value string) {

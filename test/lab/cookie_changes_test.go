@@ -18,8 +18,9 @@ import (
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 )
 
-// timeWait is T7: a client uses its port again while it, or its server, remembers the connection before, at once and when a SYN's choice counts no more (10 s):
-// then the server may be another, so that cookies rise and fall.
+// timeWait is T7: a client reuses its port while it, or its server, still holds the previous
+// connection: immediately, and when the choice for a SYN has expired (10 s). In the second case the
+// server may be another, so that cookies rise and fall.
 func (s *stacks) timeWait(t *testing.T) {
 	var all sync.WaitGroup
 	var rises, falls atomic.Int32
@@ -30,7 +31,8 @@ func (s *stacks) timeWait(t *testing.T) {
 				for turn := range 10 {
 					fails(t, visitOnce(target, port, clientFirst), "%s: connection %d from port %d, closed by its client %v", target, turn, port, clientFirst)
 					if turn%2 == 0 {
-						time.Sleep(1100 * time.Millisecond) // a client's kernel opens again after a second
+						// A client's kernel reuses a port after a second.
+						time.Sleep(1100 * time.Millisecond)
 					} else {
 						time.Sleep(10500 * time.Millisecond)
 					}
@@ -56,7 +58,7 @@ func (s *stacks) timeWait(t *testing.T) {
 	}
 }
 
-// visitOnce makes a request from a port; the client or the server closes the connection first.
+// visitOnce makes a request from a port. The client or the server closes the connection first.
 func visitOnce(target string, port int, clientFirst bool) error {
 	v, err := openVisit(target, port)
 	if err != nil {
@@ -76,7 +78,8 @@ func visitOnce(target string, port int, clientFirst bool) error {
 	return nil
 }
 
-// anotherKey is T15: the key of cookies is replaced under load; every connection goes on, and has a cookie of the new one soon.
+// anotherKey is T15: the key of cookies is replaced under load. Every connection continues, and
+// soon has a cookie of the new key.
 func (s *stacks) anotherKey(t *testing.T) {
 	var all []*visit
 	at := map[*visit]string{}
@@ -142,7 +145,8 @@ func (s *stacks) anotherKey(t *testing.T) {
 	<-done
 }
 
-// agentKilled: connections go on, and new ones begin, while no agent runs on the host, and when it is back.
+// agentKilled checks that connections continue, and new ones begin, while no agent runs on the host
+// and after it restarts.
 func (s *stacks) agentKilled(t *testing.T) {
 	var all []*visit
 	open := func() {
@@ -177,7 +181,8 @@ func (s *stacks) agentKilled(t *testing.T) {
 	work("with the next agent")
 }
 
-// stateLost is T9: a host forgets all flows and clocks while connections are silent; their clients' next packets bring them back.
+// stateLost is T9: a host loses all flows and clocks while connections are silent. Their clients'
+// next packets restore them.
 func (s *stacks) stateLost(t *testing.T) {
 	var all []*visit
 	for _, web := range []service{s.plain[vmClock], s.plain[vmLossy]} {
@@ -221,7 +226,7 @@ func (s *stacks) stateLost(t *testing.T) {
 		fails(t, v.upload(s.dir), "upload, from port %d", v.port)
 	}
 	await(t, "clocks rebuilt of echoes", func(ctx context.Context) error {
-		// The agent counts anew where its maps are new.
+		// The agent's counters restart with new maps.
 		if n := reasons(ctx, t, "host3")["cookie_rebuilt"]; n < uint64(len(all)) && n < rebuilt+uint64(len(all)) {
 			return fmt.Errorf("%d, want %d", n, len(all))
 		}

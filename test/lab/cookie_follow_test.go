@@ -13,8 +13,10 @@ import (
 	"github.com/shuntlb/shunt/internal/lab"
 )
 
-// TestCookieKeysFollow is T8 with managers, which let a key rest before the next: keys follow each other as fast as they may, each cookie is minted anew on every connection, and one of a hundred
-// packets is lost each way. Connections go on, and no kernel drops a segment because of its timestamp.
+// TestCookieKeysFollow is T8 with managers, which retain a key before the next rotation: keys
+// follow each other as fast as allowed, every connection gets a new cookie each time, and one of a
+// hundred packets is lost each way. Connections continue, and no kernel drops a segment because of
+// its timestamp.
 func TestCookieKeysFollow(t *testing.T) {
 	topology := lab.DefaultTopology()
 	topology.Name = fmt.Sprintf("follow%d", os.Getpid())
@@ -24,7 +26,7 @@ func TestCookieKeysFollow(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	// Longer than anything waits that is lost.
+	// The retention is longer than any retransmission timeout here.
 	l, err := lab.Up(t.Context(), topology, lab.Options{Binary: program, ManagerFlags: []string{"--key-rest", "2s"}})
 	if err != nil {
 		t.Fatal(err)
@@ -76,7 +78,7 @@ func TestCookieKeysFollow(t *testing.T) {
 	}
 	keys := func() (out []uint32) {
 		for _, v := range all {
-			key := uint32(2) // nothing came
+			key := uint32(2) // no packet came
 			if stamp, ok := client.lastStamp(v.port); ok {
 				key = stamp >> 30 & 1
 			}

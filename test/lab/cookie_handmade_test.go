@@ -15,7 +15,7 @@ import (
 	"github.com/shuntlb/shunt/internal/wire"
 )
 
-// oddLayouts are options that no kernel sends so, and that are right all the same.
+// oddLayouts are valid options in layouts that no kernel sends.
 var oddLayouts = []struct {
 	name string
 	of   layout
@@ -25,7 +25,8 @@ var oddLayouts = []struct {
 		if syn {
 			return bytes.Join([][]byte{optionSACKAllowed, optionSize, optionStamps(now, echo)}, nil)
 		}
-		return bytes.Join([][]byte{optionNOP, optionNOP, optionSACK(make([]byte, 8)), optionStamps(now, echo)}, nil) // of what was acknowledged long ago
+		// The SACK block is of data acknowledged long ago.
+		return bytes.Join([][]byte{optionNOP, optionNOP, optionSACK(make([]byte, 8)), optionStamps(now, echo)}, nil)
 	}},
 	{"at an odd offset", func(syn bool, now, echo uint32, blocks []byte) []byte {
 		if syn {
@@ -54,7 +55,7 @@ var oddLayouts = []struct {
 	}},
 }
 
-// lyingOptions say of an option's length what is not so.
+// lyingOptions are options with a wrong length.
 func lyingOptions(now, echo uint32) map[string][]byte {
 	stamps := optionStamps(now, echo)
 	return map[string][]byte{
@@ -68,7 +69,8 @@ func lyingOptions(now, echo uint32) map[string][]byte {
 	}
 }
 
-// oddOptions is T11: a client whose options are in no usual order is served by its server, by its cookie; segments that lie about a length go nowhere, and harm no connection.
+// oddOptions is T11: a client with options in unusual order is served by its server, by its cookie.
+// Segments with a wrong option length go nowhere, and harm no connection.
 func (s *stacks) oddOptions(t *testing.T) {
 	absent, invalid, lies := countOf(t.Context(), t, "mux", "cookie_absent"), countOf(t.Context(), t, "mux", "cookie_invalid"), countOf(t.Context(), t, "mux", "tcp_bad_option")
 	lying, plain := 0, 0
@@ -110,7 +112,7 @@ func (s *stacks) oddOptions(t *testing.T) {
 	}
 }
 
-// asks asks for small and large pages; all are from one server.
+// asks requests small and large pages. All must come from one server.
 func (s *stacks) asks(h *handmade) error {
 	first := ""
 	for range 5 {
@@ -135,7 +137,7 @@ func (s *stacks) asks(h *handmade) error {
 	return nil
 }
 
-// isPattern tells whether a body is the beginning of /pattern.
+// isPattern returns an error unless a body is the beginning of /pattern.
 func isPattern(body string, length int) error {
 	if len(body) != length {
 		return fmt.Errorf("%d bytes, want %d", len(body), length)
@@ -148,7 +150,8 @@ func isPattern(body string, length int) error {
 	return nil
 }
 
-// threeBlocks loses parts of what comes, so that three SACK blocks stand behind the timestamps of what is said of it.
+// threeBlocks drops parts of the received data, so that three SACK blocks follow the timestamps of
+// its acknowledgements.
 func (s *stacks) threeBlocks(t *testing.T, target string) error {
 	most := 0
 	h, err := openHandmade(t, target, func(syn bool, now, echo uint32, blocks []byte) []byte {
@@ -174,7 +177,8 @@ func (s *stacks) threeBlocks(t *testing.T, target string) error {
 	return s.asks(h)
 }
 
-// lies sends requests that lie about a length, each a few times, and tells how many: none comes to a server.
+// lies sends requests with wrong option lengths, each several times, and returns their number. None
+// may reach a server.
 func (s *stacks) lies(t *testing.T, target string) (sent int, err error) {
 	h, err := openHandmade(t, target, usualLayout)
 	if err != nil {
@@ -195,7 +199,7 @@ func (s *stacks) lies(t *testing.T, target string) (sent int, err error) {
 		}
 	}
 	h.window = usual
-	if err := s.asks(h); err != nil { // behind them on the same way
+	if err := s.asks(h); err != nil { // after them on the same path
 		return sent, err
 	}
 	for vm := range s.servers {
@@ -206,10 +210,10 @@ func (s *stacks) lies(t *testing.T, target string) (sent int, err error) {
 	return sent, nil
 }
 
-// markedWindow is the first window of segments that are looked for.
+// markedWindow is the first window of marked segments.
 const markedWindow = 50_000
 
-// marked is how many segments from a port came to a server with a window.
+// marked returns how many segments from a port reached a server with a window.
 func (s *stacks) marked(vm string, port, window uint16) int {
 	return len(s.servers[vm].those(func(f frame) bool {
 		tcp := f.tcpOf()
@@ -217,11 +221,13 @@ func (s *stacks) marked(vm string, port, window uint16) int {
 	}))
 }
 
-// Where a cookie lies in a timestamp.
+// The position of a cookie in a timestamp.
 const cookieFirstBit, cookieBits = 15, 16
 
-// changedBits is T14: segments whose cookies have one bit changed are right otherwise. They name no server but by chance, for which a mux of two servers has one in 16,000; what names none goes
-// where a segment without cookie would, to the server that the flow table remembers, whichever bit it is: who changes bits chooses nothing. The connection goes on.
+// changedBits is T14: segments that are valid except for one changed bit of their cookie. They
+// match a server only by chance: one in 16,000 at a mux of two servers. All others go where a
+// segment without cookie would, to the server in the flow table, whichever bit it is. So an
+// attacker who changes bits cannot choose a server. The connection continues.
 func (s *stacks) changedBits(t *testing.T) {
 	const each, luck = 4, 2 // of 128 tries, more come once in ten million runs
 	invalid := countOf(t.Context(), t, "mux", "cookie_invalid")
@@ -242,7 +248,7 @@ func (s *stacks) changedBits(t *testing.T) {
 			h.window = usual
 			again, err := h.name()
 			if errors.Is(err, errReset) && s.changedAt(h, "", at[h]) > 0 {
-				continue // by a server that it came to by chance
+				continue // by a server that it reached by chance
 			}
 			if err != nil || again != at[h] {
 				t.Errorf("%s: after changed bits %q, before %q: %v", target, again, at[h], err)
@@ -274,7 +280,8 @@ func (s *stacks) changedBits(t *testing.T) {
 	})
 }
 
-// changedAt is how many segments with a changed bit came to one server, or to all, but for one.
+// changedAt returns how many segments with a changed bit reached one server, or all servers, except
+// one.
 func (s *stacks) changedAt(h *handmade, one, but string) (n int) {
 	for vm := range s.servers {
 		for bit := range cookieBits {
@@ -286,7 +293,8 @@ func (s *stacks) changedAt(h *handmade, one, but string) (n int) {
 	return n
 }
 
-// strict is T13: a client that refuses every timestamp that is older than the last one, however long ago that was, hears its server after a silence, and is heard.
+// strict is T13: a client that refuses every timestamp older than the last one, however long ago
+// that was, exchanges data with its server after a silence.
 func (s *stacks) strict(t *testing.T) {
 	const half = (1 << 15) * time.Millisecond
 	var all sync.WaitGroup
@@ -310,7 +318,7 @@ func (s *stacks) strict(t *testing.T) {
 			})
 			all.Go(func() {
 				fails(t, s.asks(client), "%s: before %s of silence", target, silent)
-				time.Sleep(silent) // which is what is tested
+				time.Sleep(silent) // the silence under test
 				fails(t, s.asks(client), "%s: the client after %s", target, silent)
 			})
 		}

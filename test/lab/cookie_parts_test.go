@@ -19,7 +19,8 @@ func fails(t *testing.T, err error, what string, values ...any) {
 	}
 }
 
-// timestamps is T12 and T10: a cookie where there are timestamps, much and little both ways.
+// timestamps is T12 and T10: a cookie wherever there are timestamps, with small and large transfers
+// both ways.
 func (s *stacks) timestamps(t *testing.T) {
 	for _, vm := range []string{vmWithout, vmUsual, vmClock} {
 		for _, target := range s.plain[vm].targets() {
@@ -50,7 +51,8 @@ func (s *stacks) timestamps(t *testing.T) {
 	}
 }
 
-// silence is T1: a server speaks after a silence, or a client does, around the edges of half a clock and of a whole one, and beyond.
+// silence is T1: a server sends after a silence, or a client does, around half a turn of the clock
+// and a whole one, and beyond.
 func (s *stacks) silence(t *testing.T) {
 	const half = (1 << 15) * time.Millisecond
 	var all sync.WaitGroup
@@ -66,7 +68,7 @@ func (s *stacks) silence(t *testing.T) {
 				all.Go(func() {
 					_, err := client.name()
 					fails(t, err, "%s, %s: before %s of silence", vm, target, silent)
-					time.Sleep(silent) // which is what is tested
+					time.Sleep(silent) // the silence under test
 					_, err = client.name()
 					fails(t, errors.Join(err, client.download("/pattern")), "%s, %s: the client after %s", vm, target, silent)
 				})
@@ -76,7 +78,7 @@ func (s *stacks) silence(t *testing.T) {
 	all.Wait()
 }
 
-// blackHole is T2: nothing of what the server sends arrives for a while, or all is lost both ways.
+// blackHole is T2: no packet of the server arrives for a while, or all packets are lost both ways.
 func (s *stacks) blackHole(t *testing.T) {
 	for i, lost := range []time.Duration{200 * time.Millisecond, 2 * time.Second, 20 * time.Second} {
 		var downloads sync.WaitGroup
@@ -84,15 +86,15 @@ func (s *stacks) blackHole(t *testing.T) {
 			v := visits(t, target)
 			downloads.Go(func() { fails(t, v.download("/slow/pattern"), "%s, all lost for %s", target, lost) })
 		}
-		time.Sleep(time.Second) // amidst the download, which takes 4 s
+		time.Sleep(time.Second) // during the download, which takes 4 s
 		stop := drops(t, "client1", "shunt_hole", s.hole.fromVIPs("drop")...)
-		time.Sleep(lost) // which is what is tested
+		time.Sleep(lost) // the loss under test
 		stop()
 		downloads.Wait()
 		if i == 0 {
 			continue
 		}
-		// Nothing comes to the server either.
+		// Packets to the server are lost too.
 		v := visits(t, s.hole.targets()[i%2])
 		_, err := v.name()
 		fails(t, err, "before a black hole")
@@ -105,7 +107,8 @@ func (s *stacks) blackHole(t *testing.T) {
 	}
 }
 
-// lateAnswer is T3: SYN-ACKs are lost for 33 s, so that servers send them again and again; whose comes through serves, with an echo that it takes.
+// lateAnswer is T3: SYN-ACKs are lost for 33 s, so that servers retransmit them. The server whose
+// SYN-ACK arrives serves, with an echo that it accepts.
 func (s *stacks) lateAnswer(t *testing.T) {
 	stop := drops(t, "client1", "shunt_late", s.late.fromVIPs("tcp flags & (syn|ack) == syn|ack drop")...)
 	var all sync.WaitGroup
@@ -123,22 +126,23 @@ func (s *stacks) lateAnswer(t *testing.T) {
 					fails(t, err, "%s: after a late SYN-ACK", target)
 				}
 				fails(t, v.download("/pattern"), "%s: after a late SYN-ACK", target)
-				// The first of the answers was long before that which arrived.
+				// The first SYN-ACK was sent long before the one that arrived.
 				if answers := s.client.stampsOfAnswer(v.port); len(answers) < 4 {
 					t.Errorf("%s: %d SYN-ACKs were sent", target, len(answers))
 				}
 			})
 		}
 	}
-	time.Sleep(33 * time.Second) // which is what is tested
+	time.Sleep(33 * time.Second) // the loss under test
 	stop()
 	all.Wait()
 }
 
-// optionsAt are what ss says of what a connection has agreed on.
+// optionsAt matches the negotiated options of a connection in the output of ss.
 var optionsAt = regexp.MustCompile(`\b(ts|sack|wscale:\d+,\d+)\b`)
 
-// synCookies is T4: what a server knows of a client's options, of which it keeps nothing but a timestamp, is the same with and without a cookie in that.
+// synCookies is T4: a server with SYN cookies stores only a timestamp of a client's options. It
+// recovers the same options with and without a cookie in it.
 func (s *stacks) synCookies(t *testing.T) {
 	web := s.plain[vmSYNCookies]
 	before := map[string]uint64{}
@@ -176,7 +180,8 @@ func (s *stacks) synCookies(t *testing.T) {
 	}
 }
 
-// microseconds: a server that counts microseconds for this client, through more than a turn of a clock of those.
+// microseconds tests a server with timestamps in microseconds for this client, for more than a turn
+// of such a clock.
 func (s *stacks) microseconds(t *testing.T) {
 	for _, target := range s.plain[vmMicroseconds].targets() {
 		v := visits(t, target)
@@ -194,7 +199,8 @@ func (s *stacks) microseconds(t *testing.T) {
 	}
 }
 
-// loss is T6: with one of a hundred packets lost each way a server takes back no more of what it sent twice than without cookies.
+// loss is T6: with one of a hundred packets lost each way a server undoes no more recoveries than
+// without cookies.
 func (s *stacks) loss(t *testing.T) {
 	web := s.plain[vmLossy]
 	dip := fmt.Sprintf("%s:%d", dipOf(t, vmLossy), nginxPort)

@@ -11,7 +11,8 @@ import (
 	"github.com/shuntlb/shunt/internal/lab"
 )
 
-// manyDraining writes, behind the last backend, so many others of each family that drain on its host: members whose ids a server's own timestamp can read as.
+// manyDraining writes, after the last backend, n others of each family that drain on its host:
+// members whose ids a server's own timestamp can decode to.
 func manyDraining(s service, n int) func(lab.Node) string {
 	last := s.backends[len(s.backends)-1]
 	return func(vm lab.Node) string {
@@ -32,9 +33,10 @@ func manyDraining(s service, n int) func(lab.Node) string {
 	}
 }
 
-// TestCookiesSwitchedOn: affinity flow becomes cookie under 240 connections, and none breaks while the timestamps of their servers, which no host stamps, go through
-// several values of the bits where a cookie would be: with 2,000 members each such value reads as another member's cookie in 3 % of connections, for as long as it
-// lasts (32.8 s). Connections that begin since have cookies.
+// TestCookiesSwitchedOn changes affinity flow to cookie under 240 connections. None may break while
+// the timestamps of their servers, which no host stamps, take several values of the cookie bits:
+// with 2,000 members each such value decodes to another member's cookie in 3 % of connections, for
+// as long as it lasts (32.8 s). Later connections have cookies.
 func TestCookiesSwitchedOn(t *testing.T) {
 	logsOnFailure(t, shared)
 	const connections, draining, turns = 240, 2000, 3
@@ -51,7 +53,7 @@ func TestCookiesSwitchedOn(t *testing.T) {
 	s.apply(t)
 	awaitKeys(t, s.vips(), "steady")
 	client := listen(t, "client1", lab.Uplink)
-	// One connection of each server and family tells for all: their clocks run alike.
+	// One connection of each server and family is enough, because their clocks run alike.
 	port := conns[0].LocalAddr().(*net.TCPAddr).Port
 	var seen []uint32
 	tick := time.NewTicker(time.Second)
@@ -81,8 +83,9 @@ func TestCookiesSwitchedOn(t *testing.T) {
 // synChoice is longer than muxes keep a scheduler's choice for a SYN of an endpoint with cookies.
 const synChoice = 12 * time.Second
 
-// TestCookiesSwitchedOff: affinity cookie becomes flow under 240 connections that a scheduler placed, and none breaks, though no flow table has them once their SYNs
-// are forgotten, and the ring has three of four at other servers. Connections that begin since have no cookies.
+// TestCookiesSwitchedOff changes affinity cookie to flow under 240 connections that a scheduler
+// placed. None may break, although no flow table has them after their SYN entries expire, and the
+// ring maps three of four to other servers. Later connections have no cookies.
 func TestCookiesSwitchedOff(t *testing.T) {
 	logsOnFailure(t, shared)
 	const connections = 240

@@ -12,17 +12,17 @@ import (
 	"github.com/shuntlb/shunt/internal/netdev"
 )
 
-// Servers of TestCookieStacks by what is special about them.
+// Servers of TestCookieStacks, named by their special setting.
 const (
 	vmWithout      = "host1-vm1" // net.ipv4.tcp_timestamps=0
 	vmUsual        = "host2-vm1" // 1
 	vmClock        = "host3-vm1" // 2: without an offset for each connection
 	vmSYNCookies   = "host1-vm2" // net.ipv4.tcp_syncookies=2
 	vmMicroseconds = "host2-vm2" // tcp_usec_ts of its routes to the client
-	vmLossy        = "host3-vm2" // loses one of a hundred packets, as the client does of what it sends
+	vmLossy        = "host3-vm2" // loses one of a hundred packets, as does the client
 )
 
-// cookieWeb is nginx behind a VIP of each family, with cookies.
+// cookieWeb returns a service of nginx behind a VIP of each family, with cookies.
 func cookieWeb(name string, number int, backends ...string) service {
 	return service{
 		name: "stack-" + name, number: number, protocol: "tcp", port: 80, dipPort: nginxPort, backends: backends, health: patientHTTP,
@@ -30,27 +30,42 @@ func cookieWeb(name string, number int, backends ...string) service {
 	}
 }
 
-// TestCookieStacks has unmodified kernels and an unmodified nginx behind managers, muxes and hosts' agents, with cookies. Of the cases T1 to T15 of cookies each is a property of
-// the model (internal/cookie, TestEVC…), shown with packets made by hand or with real kernels around one host's programs (internal/dataplane, TestCookieLive…), and shown here, where a whole
-// network can show it. At the end no kernel has dropped a segment because of its timestamp (T5). H is half a turn of the clock, 32.8 s.
+// TestCookieStacks has unmodified kernels and an unmodified nginx behind managers, muxes and hosts'
+// agents, with cookies. Each of the cases T1 to T15 of cookies is a property of the model
+// (internal/cookie, TestEVC…), is tested with packets made by hand or with real kernels around one
+// host's programs (internal/dataplane, TestCookieLive…), and is tested here if a complete network
+// can test it. At the end no kernel has dropped a segment because of its timestamp (T5). H is half
+// a turn of the clock, 32.8 s.
 //
-//	T1   silence, then a push       here: both ways, H/2 to 2H and 70 s. TestCookieLiveSilence: to 5H of a fast clock. TestEVCSilence: to 10H
-//	T2   black hole                 here: 0.2, 2, 20 s, which is 1, 10, 100 of the first timeouts. TestEVCBlackHole
-//	T3   SYN-ACK sent again         here: for 33 s, by two servers. TestEVCAnswersRepeated: 63 s, when kernels have given up
+//	T1   silence, then a push       here: both ways, H/2 to 2H and 70 s. TestCookieLiveSilence:
+//	                                to 5H of a fast clock. TestEVCSilence: to 10H
+//	T2   black hole                 here: 0.2, 2, 20 s, which is 1, 10, 100 of the first timeouts.
+//	                                TestEVCBlackHole
+//	T3   SYN-ACK retransmitted      here: for 33 s, by two servers. TestEVCAnswersRepeated: 63 s,
+//	                                when kernels have given up
 //	T4   SYN cookies forced         here, TestCookieLiveSYNCookies
 //	T5   PAWSEstab and the others   here, TestCookiesOutliveEverything, all TestCookieLive…
-//	T6   round trips, loss          here: 1 % lost each way, against the same without cookies. TestCookieLiveLoss; TestCookieLive: round trips
-//	T7   TIME-WAIT on both sides    here: another server has a higher or lower cookie. TestCookieLiveTimeWait: another key has
-//	T8   a new cookie each 50 ms    here, TestCookieKeysFollow: as fast as managers let keys follow each other. Each 50 ms: TestCookieLiveRemint, TestEVCRemints
-//	T9   state lost                 here: shunt host --stop. TestCookieLiveForgotten, TestEVCStateLost
-//	T10  GSO, GRO                   here: packets of several segments at the server, both ways. TestCookieLive
-//	T11  odd options                here, by segments made by hand: orders, odd places, three SACK blocks, none, lying lengths. TestTimestampsAreFound, TestHostCookieOptions
+//	T6   round trips, loss          here: 1 % lost each way, against the same without cookies.
+//	                                TestCookieLiveLoss; TestCookieLive: round trips
+//	T7   TIME-WAIT on both sides    here: another server has a higher or lower cookie.
+//	                                TestCookieLiveTimeWait: another key has
+//	T8   a new cookie each 50 ms    here, TestCookieKeysFollow: as fast as managers let keys follow
+//	                                each other. Each 50 ms: TestCookieLiveRemint, TestEVCRemints
+//	T9   state lost                 here: shunt host --stop. TestCookieLiveForgotten,
+//	                                TestEVCStateLost
+//	T10  GSO, GRO                   here: packets of several segments at the server, both ways.
+//	                                TestCookieLive
+//	T11  odd options                here, by segments made by hand: orders, odd places, three SACK
+//	                                blocks, none, wrong lengths. TestTimestampsAreFound,
+//	                                TestHostCookieOptions
 //	T12  tcp_timestamps 0, 1, 2     here, TestCookieLive
-//	T13  model and strict client    TestEVC; here a strict client made by hand, through silences of up to 70 s
-//	T14  changed bits               here, on connections made by hand: each bit. TestChangedBits, TestCookieChangedBits, TestForgedCookieOdds: the odds
+//	T13  model and strict client    TestEVC; here a strict client made by hand, through silences of
+//	                                up to 70 s
+//	T14  changed bits               here, on connections made by hand: each bit. TestChangedBits,
+//	                                TestCookieChangedBits, TestForgedCookieOdds: the odds
 //	T15  another key under load     here, TestCookieLiveRemint, TestCookiesOutliveEverything
 //
-// Besides: tcp_usec_ts by route, and the agent of a host killed under load.
+// In addition: tcp_usec_ts by route, and the agent of a host killed under load.
 func TestCookieStacks(t *testing.T) {
 	logsOnFailure(t, shared)
 	odd := oddTimestamps(t)
@@ -108,11 +123,11 @@ func TestCookieStacks(t *testing.T) {
 
 // stacks are the services of TestCookieStacks.
 type stacks struct {
-	dir     string // where nginx puts what it is given
+	dir     string // where nginx puts uploads
 	client  *frames
-	servers map[string]*frames // of those that timestamps are compared at
+	servers map[string]*frames // of those whose timestamps are compared
 	plain   map[string]service // of one server each
-	// hole loses all packets for a while, late its SYN-ACKs; both has two servers, all three.
+	// hole loses all packets for a while, late its SYN-ACKs. both has two servers, all three.
 	hole, late, both, all service
 }
 
@@ -136,7 +151,8 @@ func vmSysctl(t *testing.T, vm, key, value string) {
 	})
 }
 
-// microseconds makes a VM's kernel count microseconds in timestamps for client1, until the test ends.
+// microseconds makes a VM's kernel count microseconds in timestamps for client1, until the test
+// ends.
 func microseconds(t *testing.T, vm string) {
 	t.Helper()
 	node, err := shared.Topology.Find(vm)
@@ -167,7 +183,8 @@ func microseconds(t *testing.T, vm string) {
 	}
 }
 
-// drops gives nftables of a node a rule for packets that come in, in a table of its own, until the returned function is called or the test ends.
+// drops adds an nftables rule for incoming packets to a node, in a separate table, until the
+// returned function is called or the test ends.
 func drops(t *testing.T, node, table string, rules ...string) (stop func()) {
 	t.Helper()
 	nft := func(text string) error {
@@ -199,7 +216,7 @@ func drops(t *testing.T, node, table string, rules ...string) (stop func()) {
 	return stop
 }
 
-// fromVIPs are nftables' words for packets of a service's VIPs.
+// fromVIPs returns nftables rules for packets of a service's VIPs.
 func (s service) fromVIPs(then string) (rules []string) {
 	for i, vip := range s.vips() {
 		rules = append(rules, fmt.Sprintf("%s saddr %s %s", []string{"ip", "ip6"}[i], vip, then))

@@ -49,7 +49,7 @@ func readDevice(t *testing.T, node, name string) device {
 	return d
 }
 
-// All backends answer over both families, and each once in a while.
+// All backends respond over both families, each at least once.
 func TestHTTPOverBothFamilies(t *testing.T) {
 	logsOnFailure(t, shared)
 	web := service{name: "web", number: 20, protocol: "tcp", port: 80, dipPort: 8080, backends: []string{"host1-vm1", "host2-vm1", "host3-vm1"}}
@@ -68,7 +68,8 @@ func TestHTTPOverBothFamilies(t *testing.T) {
 	}
 }
 
-// A hundred megabytes arrive whole, do not pass a mux on their way back, and leave the server in GSO packets.
+// A hundred megabytes arrive complete, bypass the muxes on their way back, and leave the server in
+// GSO packets.
 func TestBigTransferReturnsDirectly(t *testing.T) {
 	logsOnFailure(t, shared)
 	const size = 100_000_000
@@ -95,7 +96,7 @@ func TestBigTransferReturnsDirectly(t *testing.T) {
 	}
 }
 
-// Twenty megabytes go in and come back through the tunnel, byte for byte.
+// Twenty megabytes are sent through the tunnel and echoed, byte for byte.
 func TestBigUpload(t *testing.T) {
 	logsOnFailure(t, shared)
 	const size = 20_000_000
@@ -123,7 +124,7 @@ func TestBigUpload(t *testing.T) {
 	}
 }
 
-// muxBytes is what all muxes received.
+// muxBytes returns the bytes that all muxes received.
 func muxBytes(t *testing.T) uint64 {
 	t.Helper()
 	var sum uint64
@@ -133,7 +134,7 @@ func muxBytes(t *testing.T) uint64 {
 	return sum
 }
 
-// patternChecker compares what is written to it with the pattern of /bytes/N.
+// patternChecker compares the written data with the pattern of /bytes/N.
 type patternChecker struct {
 	at    int64
 	bad   bool

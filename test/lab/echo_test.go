@@ -33,7 +33,7 @@ func TestUDPEcho(t *testing.T) {
 	}
 }
 
-// echoOnce sends a message over a connection of its own and expects it back.
+// echoOnce sends a message over a new connection and expects it back.
 func echoOnce(t *testing.T, network, target, message string) {
 	t.Helper()
 	conn, err := dial(network, target)
@@ -50,7 +50,7 @@ func echoOnce(t *testing.T, network, target, message string) {
 	}
 }
 
-// The tunnel's family is the host address's, not the service's: IPv4 inside IPv6.
+// The tunnel has the family of the host's address, not of the service: IPv4 inside IPv6.
 func TestTunnel4In6(t *testing.T) {
 	logsOnFailure(t, shared)
 	web := service{name: "tunnel-4in6", number: 25, protocol: "tcp", port: 80, dipPort: 8080, only4: true, backends: []string{"host1-vm1", "host2-vm1"}}

@@ -15,7 +15,7 @@ import (
 	"github.com/shuntlb/shunt/internal/lab"
 )
 
-// members returns the leader and the managers that answer it.
+// members returns the leader and the managers that respond to it.
 func (l caLab) members(ctx context.Context) (leader string, healthy []string, err error) {
 	client, err := l.Client()
 	if err != nil {
@@ -36,8 +36,9 @@ func (l caLab) members(ctx context.Context) (leader string, healthy []string, er
 	return leader, healthy, nil
 }
 
-// TestFiveManagers: five managers accept changes while any two are down, the leader included. Without a majority they refuse them, traffic goes on, and
-// the return of one ends it.
+// TestFiveManagers checks that five managers accept changes while any two are down, the leader
+// included. Without a majority they refuse changes, and traffic continues. The return of one
+// restores the majority.
 func TestFiveManagers(t *testing.T) {
 	topology := lab.DefaultTopology()
 	topology.Name, topology.Managers, topology.Muxes, topology.Hosts.Count, topology.Routers.Daemon = fmt.Sprintf("five%d", os.Getpid()), 5, 1, 1, daemon()

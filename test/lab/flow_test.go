@@ -11,7 +11,7 @@ import (
 	"github.com/shuntlb/shunt/internal/lab"
 )
 
-// connections are long-lived ones through a TCP echo service.
+// connections are long-lived connections through a TCP echo service.
 type connections []net.Conn
 
 // dialMany opens connections to the targets in turn and sends one message over each.
@@ -30,7 +30,8 @@ func dialMany(t *testing.T, targets []string, n int) connections {
 	return all
 }
 
-// speak sends a message over every connection and waits for its echo: its server is the one that knows the connection.
+// speak sends a message over every connection and waits for its echo, because only the right server
+// accepts the connection.
 func (c connections) speak(t *testing.T, when string) {
 	t.Helper()
 	for i, conn := range c {
@@ -46,7 +47,8 @@ func (c connections) speak(t *testing.T, when string) {
 	}
 }
 
-// flowsOf sums the flows of a service that the muxes report: all, and those of draining members.
+// flowsOf returns the sum of the flows of a service that the muxes report: all, and those of
+// draining members.
 func flowsOf(ctx context.Context, t *testing.T, service string) (all, draining uint64) {
 	t.Helper()
 	for _, n := range status(ctx, t).GetNodes() {
@@ -62,7 +64,7 @@ func flowsOf(ctx context.Context, t *testing.T, service string) (all, draining u
 	return all, draining
 }
 
-// with writes the backends of a service with a field more on one machine.
+// with writes the backends of a service with an additional field on one machine.
 func with(s service, vm, field string) func(lab.Node) string {
 	return func(n lab.Node) string {
 		text := s.perFamily(n)
@@ -73,7 +75,8 @@ func with(s service, vm, field string) func(lab.Node) string {
 	}
 }
 
-// Connections stay with their servers while one drains, and while agents die and are replaced by ones with other tables.
+// Connections stay on their servers while one drains, and while agents die and are replaced by
+// agents with other tables.
 func TestFlowsOutliveDrainAndUpgrade(t *testing.T) {
 	logsOnFailure(t, shared)
 	ctx := t.Context()
@@ -105,8 +108,8 @@ func TestFlowsOutliveDrainAndUpgrade(t *testing.T) {
 	}
 }
 
-// A service that fails open keeps its VIP when all its backends are dead, also across a restart of the agents; and it
-// stops to when one is back.
+// A service that fails open keeps its VIP when all its backends are dead, also across a restart of
+// the agents. It stops failing open when one is healthy again.
 func TestFailOpen(t *testing.T) {
 	logsOnFailure(t, shared)
 	ctx := t.Context()
@@ -135,7 +138,7 @@ func TestFailOpen(t *testing.T) {
 	}
 }
 
-// Backups serve only while too few of the others do.
+// Backups serve only while too few of the primaries do.
 func TestBackupsServe(t *testing.T) {
 	logsOnFailure(t, shared)
 	ctx := t.Context()

@@ -12,13 +12,15 @@ import (
 	"github.com/shuntlb/shunt/internal/wire"
 )
 
-// forger sends segments with the addresses of a client from a node that is not on the path of the connection.
+// forger sends segments with the addresses of a client from a node that is not on the path of the
+// connection.
 type forger struct {
 	node string
 	link [2][6]byte // destination and source of its frames
 }
 
-// newForger returns a forger that sends from the uplink of node; gateway and device are the other end of that link.
+// newForger returns a forger that sends from the uplink of node. gateway and device are the other
+// end of that link.
 func newForger(t *testing.T, node, gateway, device string) forger {
 	t.Helper()
 	f := forger{node: node}
@@ -55,8 +57,9 @@ func (f *frames) arrivals(from netip.AddrPort, flags uint8) int {
 	}))
 }
 
-// TestForgedSegmentsBreakNoConnection: forged SYNs and RSTs, to the VIP and to DIPs, from outside and from another server, end no connection and move
-// none to another backend, also while its backend drains.
+// TestForgedSegmentsBreakNoConnection checks that forged SYNs and RSTs, to the VIP and to DIPs,
+// from outside and from another server, end no connection and move none to another backend, even
+// while its backend drains.
 func TestForgedSegmentsBreakNoConnection(t *testing.T) {
 	logsOnFailure(t, shared)
 	for i, from := range []struct{ name, node, gateway, device string }{
@@ -97,7 +100,8 @@ func forged(t *testing.T, web service, f forger) {
 	if draining == 0 || draining == len(all) {
 		t.Fatalf("%d of %d connections are on %s", draining, len(all), drained)
 	}
-	// attack sends a segment per connection to each destination and waits until the connection's own server has them.
+	// attack sends a segment per connection to each destination and waits until the connection's
+	// own server has them.
 	attack := func(what string, flags uint8, to func(a *asker) []netip.AddrPort) {
 		t.Helper()
 		before := map[*asker]int{}
@@ -147,7 +151,7 @@ func forged(t *testing.T, web service, f forger) {
 	web.apply(t)
 	attack("SYNs to VIPs while a backend drains", wire.SYN, vip)
 	attack("SYNs to DIPs while a backend drains", wire.SYN, dip)
-	// RSTs to VIPs come last: muxes cannot check their sequence numbers.
+	// RSTs to VIPs come last, because muxes cannot check their sequence numbers.
 	attack("RSTs to VIPs while a backend drains", wire.RST, vip)
 	for _, target := range web.targets() {
 		if got := servers(t, target, 10); got[drained] > 0 {

@@ -12,7 +12,7 @@ import (
 	"github.com/shuntlb/shunt/internal/netdev"
 )
 
-// frames are copies of what passes a device, both ways.
+// frames holds copies of the frames that pass a device, both ways.
 type frames struct {
 	fd   int
 	done sync.WaitGroup
@@ -22,17 +22,17 @@ type frames struct {
 	all []frame
 }
 
-// frame is one, or the beginning of one that is longer than frameBytes.
+// frame is one frame, or the beginning of one that is longer than frameBytes.
 type frame struct {
 	data   []byte
 	length int
 	out    bool // sent by the node itself
 }
 
-// frameBytes of a frame are kept: all of one that is no GSO packet.
+// frameBytes of a frame are kept: complete frames except GSO packets.
 const frameBytes = 2048
 
-// listen begins to copy a node's frames until the end of the test.
+// listen copies a node's frames until the end of the test.
 func listen(t *testing.T, node, device string) *frames {
 	t.Helper()
 	f := &frames{stop: make(chan struct{})}
@@ -47,7 +47,7 @@ func listen(t *testing.T, node, device string) *frames {
 		}
 		return errors.Join(
 			unix.SetsockoptInt(f.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 64<<20),
-			// Reading wakes up to look whether it should end.
+			// The timeout lets the reader check whether it should end.
 			unix.SetsockoptTimeval(f.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 50_000}),
 			unix.Bind(f.fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: i.Index}))
 	})
@@ -93,7 +93,7 @@ func (f *frames) read() error {
 	}
 }
 
-// those are the frames so far that are wanted.
+// those returns the copied frames that match.
 func (f *frames) those(want func(frame) bool) []frame {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -106,14 +106,14 @@ func (f *frames) those(want func(frame) bool) []frame {
 	return out
 }
 
-// forget drops what was copied.
+// forget drops the copied frames.
 func (f *frames) forget() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.all = nil
 }
 
-// kind is the frame's EtherType.
+// kind returns the frame's EtherType.
 func (f frame) kind() uint16 {
 	if len(f.data) < 14 {
 		return 0
@@ -121,7 +121,7 @@ func (f frame) kind() uint16 {
 	return binary.BigEndian.Uint16(f.data[12:])
 }
 
-// sendFrame sends a frame by a device of a node.
+// sendFrame sends a frame from a device of a node.
 func sendFrame(t *testing.T, node, device string, data []byte) {
 	t.Helper()
 	err := netdev.In(shared.Topology.Name+"-"+node, func() error {

@@ -11,8 +11,9 @@ import (
 	"github.com/shuntlb/shunt/internal/netdev"
 )
 
-// replaceHosts kills the agents of all hosts, one after the other, for one with other tables, another guard and so other programs on all
-// devices, and that one for one as before. each is called after each.
+// replaceHosts kills the agents of all hosts, one after the other. Each is replaced by one with
+// other tables, another guard and so other programs on all devices, and that one by one with the
+// original settings. each is called after every replacement.
 func replaceHosts(t *testing.T, each func()) {
 	t.Helper()
 	for _, node := range []string{"host1", "host2", "host3"} {
@@ -25,7 +26,7 @@ func replaceHosts(t *testing.T, each func()) {
 	}
 }
 
-// Agents of hosts that are killed and replaced by others lose no packet.
+// Host agents that are killed and replaced lose no packet.
 func TestHostUpgradeLosesNoPacket(t *testing.T) {
 	logsOnFailure(t, shared)
 	echo := echoService("host-upgrade", 230)
@@ -39,7 +40,7 @@ func TestHostUpgradeLosesNoPacket(t *testing.T) {
 	}
 }
 
-// Nor do they break a connection, and bulk data goes on.
+// They also break no connection, and bulk transfers continue.
 func TestHostUpgradeBreaksNoConnection(t *testing.T) {
 	logsOnFailure(t, shared)
 	lines := service{name: "host-upgrade-tcp", number: 231, protocol: "tcp", port: 7, dipPort: 7, encap: "gue", backends: everyVM}
@@ -63,7 +64,8 @@ func TestHostUpgradeBreaksNoConnection(t *testing.T) {
 	}
 }
 
-// A server that sends as another machine, as a VIP that is not its own, or into a tunnel of the underlay, is heard by nobody: its host counts it.
+// Packets of a server that uses the address of another machine, or of a VIP that is not its own, or
+// that sends into a tunnel of the underlay, are dropped and counted by its host.
 func TestServersCannotSendAsOthers(t *testing.T) {
 	logsOnFailure(t, shared)
 	web := service{name: "guarded", number: 232, protocol: "tcp", port: 80, dipPort: 8080, backends: []string{"host1-vm1", "host2-vm1"}}

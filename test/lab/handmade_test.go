@@ -22,7 +22,8 @@ import (
 	"github.com/shuntlb/shunt/internal/wire"
 )
 
-// handmade is the client's end of a TCP connection whose segments no kernel makes. Its addresses, of IP and Ethernet, are those of no machine; they are behind the uplink of client1.
+// handmade is the client's end of a TCP connection that no kernel handles. Its IP and Ethernet
+// addresses belong to no machine. They are behind the uplink of client1.
 type handmade struct {
 	fd     int
 	packet wire.Packet
@@ -37,11 +38,13 @@ type handmade struct {
 	stamps   bool   // timestamps are agreed on
 	recent   uint32 // TS.Recent
 	refused  int    // segments with a timestamp older than that
-	plain    int    // segments behind the SYN that were sent without timestamps
-	ahead    []part // what came beyond ack, at most three parts
-	losesAt  int    // so many bytes, seven parts and more, are held until parts of them are lost; 0: none
-	held     []byte
-	in       []byte // what came and was not read
+	plain    int    // segments after the SYN that were sent without timestamps
+	ahead    []part // data received beyond ack, at most three parts
+	// losesAt is the number of bytes, seven parts or more, that are held until parts of them are
+	// dropped. 0 means none.
+	losesAt int
+	held    []byte
+	in      []byte // received data that was not read
 }
 
 // part is data that begins at a sequence number.
@@ -50,7 +53,7 @@ type part struct {
 	data []byte
 }
 
-// segment is one that came.
+// segment is a received segment.
 type segment struct {
 	flags       byte
 	seq, ack    uint32
@@ -59,7 +62,8 @@ type segment struct {
 	data        []byte
 }
 
-// layout makes the options of a segment: a SYN's, or another's with what is there beyond what is acknowledged, as SACK blocks have it (RFC 2018).
+// layout makes the options of a segment. For segments other than a SYN, blocks holds the data
+// received beyond the acknowledged one, as SACK blocks (RFC 2018).
 type layout func(syn bool, now, echo uint32, blocks []byte) []byte
 
 // Options that layouts are made of.
@@ -71,11 +75,11 @@ var (
 )
 
 const (
-	// handmadePart is what segments with timestamps hold by the MSS that it announces.
+	// handmadePart is the data size of segments with timestamps, by the announced MSS.
 	handmadePart = 1000 - 12
-	// handmadePatience is how long it waits for anything but what it is told to wait for.
+	// handmadePatience bounds every wait without a bound of its own.
 	handmadePatience = time.Minute
-	// handmadeAgain is after how long it sends again.
+	// handmadeAgain is the retransmission timeout.
 	handmadeAgain = 400 * time.Millisecond
 )
 
@@ -83,7 +87,7 @@ func optionStamps(now, echo uint32) []byte {
 	return binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32([]byte{8, 10}, now), echo)
 }
 
-// optionSACK has blocks; without any there is none.
+// optionSACK returns an option with the blocks, or none without blocks.
 func optionSACK(blocks []byte) []byte {
 	if len(blocks) == 0 {
 		return nil
@@ -91,7 +95,7 @@ func optionSACK(blocks []byte) []byte {
 	return append([]byte{5, byte(2 + len(blocks))}, blocks...)
 }
 
-// usualLayout is how Linux has them: two NOPs before timestamps, two before blocks.
+// usualLayout is the layout of Linux: two NOPs before timestamps, two before blocks.
 func usualLayout(syn bool, now, echo uint32, blocks []byte) []byte {
 	if syn {
 		return bytes.Join([][]byte{optionSize, optionSACKAllowed, optionStamps(now, echo)}, nil)
@@ -103,16 +107,16 @@ func usualLayout(syn bool, now, echo uint32, blocks []byte) []byte {
 	return out
 }
 
-// errReset is what a RST says.
+// errReset is the error after a RST.
 var errReset = errors.New("the connection was reset")
 
 // handmadeMAC is the Ethernet address of all of them.
 var handmadeMAC = net.HardwareAddr{2, 0, 0, 0, 0, 0xf0}
 
-// handmadeAddresses are theirs: beyond all clients.
+// handmadeAddresses are their addresses, beyond those of all clients.
 var handmadeAddresses = [2]netip.Addr{netip.MustParseAddr("198.51.100.240"), netip.MustParseAddr("2001:db8:100::240")}
 
-// knowHandmade tells the router where the addresses are, until the test ends.
+// knowHandmade adds neighbor entries for the addresses at the router, until the test ends.
 func knowHandmade(t *testing.T) {
 	t.Helper()
 	for _, a := range handmadeAddresses {
@@ -139,7 +143,7 @@ func openHandmade(t *testing.T, target string, l layout) (*handmade, error) {
 	return h, h.connect()
 }
 
-// listen makes the socket that its segments pass.
+// listen opens the socket for its segments.
 func (h *handmade) listen() error {
 	// The last word of the destination's address, and the port.
 	kind, address, port, last := uint32(unix.ETH_P_IP), uint32(30), uint32(36), h.packet.Src.As16()
@@ -175,10 +179,11 @@ func (h *handmade) listen() error {
 	})
 }
 
-// now is the client's clock, in milliseconds.
-func (h *handmade) now() uint32 { return 1<<31 - 1000 + uint32(time.Since(h.begun).Milliseconds()) } // it passes where the sign of a difference changes
+// now returns the client's clock, in milliseconds. It passes the value where the sign of a
+// difference changes.
+func (h *handmade) now() uint32 { return 1<<31 - 1000 + uint32(time.Since(h.begun).Milliseconds()) }
 
-// options are those of its next segment.
+// options returns the options of its next segment.
 func (h *handmade) options(syn bool) []byte {
 	var blocks []byte
 	for _, p := range h.ahead {
@@ -187,7 +192,7 @@ func (h *handmade) options(syn bool) []byte {
 	return h.layout(syn, h.now(), h.recent, blocks)
 }
 
-// send makes a segment at a sequence number.
+// send sends a segment at a sequence number.
 func (h *handmade) send(at uint32, flags byte, options, data []byte) error {
 	if flags&wire.SYN == 0 {
 		if _, _, ok := stampsIn(options); !ok {
@@ -201,7 +206,7 @@ func (h *handmade) send(at uint32, flags byte, options, data []byte) error {
 	return err
 }
 
-// acknowledge says what it has.
+// acknowledge acknowledges the received data.
 func (h *handmade) acknowledge() error { return h.send(h.seq, wire.ACK, h.options(false), nil) }
 
 // stampsIn finds timestamps among options.
@@ -219,7 +224,7 @@ func stampsIn(o []byte) (stamp, echo uint32, ok bool) {
 	return 0, 0, false
 }
 
-// receive is the next segment that comes before a time; nil when none does.
+// receive returns the next segment that arrives before a time, or nil.
 func (h *handmade) receive(until time.Time) (*segment, error) {
 	buf := make([]byte, 1<<17)
 	for time.Now().Before(until) {
@@ -267,7 +272,8 @@ func (h *handmade) connect() error {
 	return errors.New("no SYN-ACK came")
 }
 
-// take is what it does with a segment: RFC 9293, RFC 7323 section 5.3 without exception for idle connections.
+// take processes a segment by RFC 9293, and by RFC 7323 section 5.3 without exception for idle
+// connections.
 func (h *handmade) take(s *segment) error {
 	if s.flags&wire.RST != 0 {
 		return errReset
@@ -298,13 +304,15 @@ func (h *handmade) take(s *segment) error {
 	return h.acknowledge()
 }
 
-// lose waits until there are so many bytes as losesAt says. Then all but four parts of them were never there, the first of which is where it belongs.
+// lose holds data until it has losesAt bytes. Then it drops all but four parts of them. The first
+// of these is in sequence.
 func (h *handmade) lose(p part) bool {
 	if p.at != h.ack+uint32(len(h.held)) {
 		if int32(p.at-h.ack) > 0 || len(h.held) == 0 {
 			return false
 		}
-		// The server repeats its first part: it has sent all that it may. What is held is said to have come, and the rest is waited for again.
+		// The server retransmits its first part: it has sent all that its window allows.
+		// Acknowledge the held data and start holding again.
 		held := h.held
 		h.held = nil
 		h.collect(part{h.ack, held})
@@ -322,7 +330,7 @@ func (h *handmade) lose(p part) bool {
 	return true
 }
 
-// collect puts a part where it belongs.
+// collect appends a part that is in sequence.
 func (h *handmade) collect(p part) {
 	if past := h.ack - p.at; int32(past) > 0 {
 		p.at, p.data = h.ack, p.data[min(int(past), len(p.data)):]
@@ -343,23 +351,23 @@ func (h *handmade) collect(p part) {
 	}
 }
 
-// name asks who serves.
+// name requests the name of the server.
 func (h *handmade) name() (string, error) {
 	body, err := h.ask("/", 0)
 	return strings.TrimSpace(body), err
 }
 
-// ask makes a request of a page and returns the body of the answer, for which it waits so long besides.
+// ask requests a page and returns the body of the response. It waits for besides longer than usual.
 func (h *handmade) ask(path string, besides time.Duration, headers ...string) (string, error) {
 	return h.talk(h.request(path, headers...), besides)
 }
 
-// request is the text of one.
+// request returns the text of a request.
 func (h *handmade) request(path string, headers ...string) []byte {
 	return fmt.Appendf(nil, "GET %s HTTP/1.1\r\nHost: lab\r\n%s\r\n", path, strings.Join(append(headers, ""), "\r\n"))
 }
 
-// talk sends a request, again until it is acknowledged, and reads the answer.
+// talk sends a request, retransmits it until it is acknowledged, and reads the response.
 func (h *handmade) talk(request []byte, besides time.Duration) (string, error) {
 	at := h.seq
 	h.seq += uint32(len(request))
@@ -395,7 +403,7 @@ func (h *handmade) talk(request []byte, besides time.Duration) (string, error) {
 	return "", fmt.Errorf("no whole answer came, but %q", h.in)
 }
 
-// answer is the body of an answer, if all of it is there.
+// answer returns the body of a response, if it is complete.
 func (h *handmade) answer() (body string, whole bool, err error) {
 	rest := bytes.NewReader(h.in)
 	buffered := bufio.NewReader(rest)

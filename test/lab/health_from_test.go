@@ -10,7 +10,8 @@ import (
 	"github.com/shuntlb/shunt/internal/netdev"
 )
 
-// forbidChecks keeps the muxes' own checks from servers: the router has no way for TCP to the port. Tunnelled packets are no TCP.
+// forbidChecks blocks the muxes' own checks of servers: the router has no route for TCP to the
+// port. Tunneled packets are not TCP.
 func forbidChecks(t *testing.T, vms []string) {
 	t.Helper()
 	for _, n := range shared.Topology.Nodes() {
@@ -49,9 +50,9 @@ func forbidChecks(t *testing.T, vms []string) {
 	}
 }
 
-// Servers that let nobody's checks in but their host's: muxes obey the host, and not one request goes to a dead server once they
-// have heard of it. When the host falls silent they check by themselves, which they may not, and leave its servers out until it
-// is back.
+// Servers that accept checks only from their host: muxes follow the host, and no request goes to a
+// dead server after they received its report. When the host stops reporting, the muxes check by
+// themselves, which is blocked here, and leave its servers out until it returns.
 func TestHostsCheckForMuxes(t *testing.T) {
 	logsOnFailure(t, shared)
 	web := service{
@@ -110,7 +111,8 @@ func TestHostsCheckForMuxes(t *testing.T) {
 	}
 }
 
-// A host whose agent says that its server serves, while no mux reaches the machine: muxes notice by themselves, though no manager hears of anything bad.
+// A host's agent reports that its server is healthy, while no mux reaches the machine. Muxes detect
+// it by themselves, although no manager receives a bad report.
 func TestMuxesNoticeACutPath(t *testing.T) {
 	logsOnFailure(t, shared)
 	web := service{

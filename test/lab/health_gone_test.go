@@ -6,8 +6,9 @@ import (
 	"testing"
 )
 
-// A machine that starts anew without its host agent answers on its servers' own addresses, and loses all that comes through the tunnel. Checks say
-// nothing of their way here: by default they go by the tunnel, in both families, and find it.
+// A machine that restarts without its host agent responds on its servers' own addresses, but drops
+// all tunneled packets. The checks here do not set a path: by default they use the tunnel, in both
+// families, and detect it.
 func TestHostWithoutItsProgramsIsFound(t *testing.T) {
 	logsOnFailure(t, shared)
 	web := service{
@@ -39,12 +40,12 @@ func TestHostWithoutItsProgramsIsFound(t *testing.T) {
 	}
 	web.awaitAlive(t, 2)
 	for _, target := range web.targets() {
-		// Each of 40 requests is a new connection and must be answered.
+		// Each of 40 requests is a new connection and must succeed.
 		if counts := servers(t, target, 40); len(counts) != 2 || counts["host2-vm1"] > 0 {
 			t.Errorf("%s: answers came from %v", target, counts)
 		}
 	}
-	// The servers of the machine serve: asked directly nobody finds anything.
+	// The servers of the machine run, so direct checks detect no failure.
 	direct.awaitAlive(t, 3)
 	if err := shared.StartAgent("host2"); err != nil {
 		t.Fatal(err)

@@ -18,21 +18,22 @@ import (
 	"github.com/shuntlb/shunt/internal/netdev"
 )
 
-// A farm is very many servers at the router: it owns their addresses, and one program answers for all.
+// A farm is a large number of servers at the router: it owns their addresses, and one program
+// responds for all.
 const (
 	farmSize  = 1000
-	farmSick  = 10 // every so many answers 503
+	farmSick  = 10 // one of this many responds 503
 	farmPort  = 8088
 	farmNet   = "10.20.200.0/22"
-	farmAtMux = "mux1" // whose questions are counted
+	farmAtMux = "mux1" // whose requests are counted
 )
 
-// farmAddress is that of a server, from 0.
+// farmAddress returns the address of a server, from 0.
 func farmAddress(i int) netip.Addr {
 	return netip.AddrFrom4([4]byte{10, 20, byte(200 + (i+1)/256), byte((i + 1) % 256)})
 }
 
-// farm counts how often a mux asked each server.
+// farm counts the requests of a mux to each server.
 type farm struct {
 	asker netip.Addr
 
@@ -73,19 +74,20 @@ func (f *farm) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	switch {
 	case r.URL.Path == "/hang":
-		<-r.Context().Done() // whoever asks hangs up
+		<-r.Context().Done() // the client closes the connection
 	case r.URL.Path != "/well" && sick(server):
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}
 }
 
-// sick tells whether a server answers 503.
+// sick reports whether a server responds 503.
 func sick(server netip.Addr) bool {
 	b := server.As4()
 	return (int(b[2]-200)*256+int(b[3])-1)%farmSick == 0
 }
 
-// asked is how many of the sick were asked so often, how many of the others at all, and how often most one of these.
+// asked returns how many sick servers got at least `often` requests, how many others got any, and
+// the most requests to one of these.
 func (f *farm) asked(often int) (sicks, others, most int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -101,14 +103,14 @@ func (f *farm) asked(often int) (sicks, others, most int) {
 	return sicks, others, most
 }
 
-// forget begins to count anew.
+// forget clears the counts.
 func (f *farm) forget() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	clear(f.counts)
 }
 
-// entries are the farm's servers as backends.
+// entries returns the farm's servers as backends.
 func entries(from, to int) func(lab.Node) string {
 	return func(lab.Node) string {
 		var b strings.Builder
@@ -119,19 +121,20 @@ func entries(from, to int) func(lab.Node) string {
 	}
 }
 
-// The agent of a mux is killed while it checks a thousand servers, of which some are dead. The next one knows at once how each of
-// them is, changes no verdict, and asks those that serve over the whole interval, not all at once.
+// The agent of a mux is killed while it checks a thousand servers, some of them dead. The next
+// agent has the health of each immediately, changes no verdict, and spreads the probes of healthy
+// servers over the interval.
 func TestKilledAgentAsksWithoutAStorm(t *testing.T) {
 	logsOnFailure(t, shared)
 	f := newFarm(t)
-	// One bad answer would be a verdict. A busy machine has all the interval to answer.
+	// One failed check gives a verdict. A busy machine may take the whole interval to respond.
 	const health = "{http: {path: /}, through: direct, interval: 20s, timeout: 10s, rise: 1, fall: 1}"
 	const dead, alive = farmSize / farmSick, farmSize - farmSize/farmSick
 	web := service{
 		name: "killed", number: 110, protocol: "tcp", port: 80, backends: []string{"host1-vm1"}, only4: true, health: health,
 		entry: entries(0, farmSize),
 	}
-	// Nobody serves, and so all of it count as if they did: tables do not tell how they are.
+	// No server is healthy, so all count as healthy, and the tables do not show their health.
 	open := service{
 		name: "killedopen", number: 111, protocol: "tcp", port: 80, backends: []string{"host1-vm1"}, only4: true, health: health,
 		entry: entries(farmSick, farmSick+1), more: "  failOpen: true\n",
@@ -155,7 +158,8 @@ func TestKilledAgentAsksWithoutAStorm(t *testing.T) {
 	if err := shared.StartAgent(farmAtMux); err != nil {
 		t.Fatal(err)
 	}
-	// The sick are asked at once, and again somewhere within the interval: when half of them were, half of the interval is over.
+	// The sick are probed immediately, and again at a random time within the interval. When half of
+	// them were, half of the interval has passed.
 	remembered := false
 	await(t, "half of the sick are asked twice", func(ctx context.Context) error {
 		w, o := membersAt(ctx, t, web.name), membersAt(ctx, t, open.name)
@@ -197,7 +201,7 @@ func TestKilledAgentAsksWithoutAStorm(t *testing.T) {
 	open.awaitHops(t, shared.Topology.Muxes)
 }
 
-// seenMembers counts a service's members as a mux sees them; unknown are those without a result, of either kind.
+// seenMembers counts a service's members as a mux reports them. unknown members have no result.
 type seenMembers struct{ alive, dead, unknown int }
 
 func membersAt(ctx context.Context, t *testing.T, name string) (out seenMembers) {
@@ -226,7 +230,8 @@ func (s *seenMembers) add(m *apiv1.MemberStatus) {
 	}
 }
 
-// flipsAt is how many verdicts on a service's members a mux's agent changed since it began.
+// flipsAt returns how many verdicts on a service's members a mux's agent has changed since it
+// began.
 func flipsAt(mux, name string) (float64, error) {
 	n, err := shared.Topology.Find(mux)
 	if err != nil {

@@ -20,7 +20,8 @@ import (
 	"github.com/shuntlb/shunt/internal/netdev"
 )
 
-// statusServer answers every request on a port of a VM with a status that the test chooses; 0: nobody listens.
+// statusServer responds to every request on a port of a VM with a status that the test sets. 0
+// means that it does not listen.
 type statusServer struct {
 	t         *testing.T
 	namespace string
@@ -56,7 +57,7 @@ func (s *statusServer) set(status int) {
 	}
 }
 
-// onHost is what a host says of a member of a service.
+// onHost returns a host's report of a member of a service.
 func onHost(ctx context.Context, t *testing.T, host, service, dip string) *apiv1.MemberStatus {
 	t.Helper()
 	for _, n := range status(ctx, t).GetNodes() {
@@ -72,7 +73,7 @@ func onHost(ctx context.Context, t *testing.T, host, service, dip string) *apiv1
 	return nil
 }
 
-// awaitWords waits until a host has a verdict on a member with these words.
+// awaitWords waits until a host has a verdict on a member with this check result.
 func awaitWords(t *testing.T, host, service, dip string, alive bool, words string) {
 	t.Helper()
 	await(t, fmt.Sprintf("%s says %q of %s", host, words, dip), func(ctx context.Context) error {
@@ -84,8 +85,9 @@ func awaitWords(t *testing.T, host, service, dip string, alive bool, words strin
 	})
 }
 
-// Hosts find by packets how their servers are: one that refuses, answers 500, is silent, and one that is well again, also behind
-// another device; and who talks to the same port meanwhile does not notice.
+// Hosts detect the health of their servers by packets: a server that refuses, responds 500, is
+// silent, or recovers, also behind another device. Connections to the same port meanwhile are not
+// affected.
 func TestHostsCheckByPackets(t *testing.T) {
 	logsOnFailure(t, shared)
 	const statusPort = 8090
@@ -117,7 +119,8 @@ func TestHostsCheckByPackets(t *testing.T) {
 	web.up(t)
 	dip := vm.Addresses().V4.Addr()
 	awaitWords(t, "host1", web.name, dip.String(), true, "status 200")
-	// Of a first probe that a busy machine loses, sockets are asked for ten minutes; of four that are asked some are by packets.
+	// If a busy machine loses a target's first probe, it is probed by sockets for ten minutes. Of
+	// four targets some are probed by packets.
 	await(t, "packets are answered at host1", func(ctx context.Context) error {
 		now := reasons(ctx, t, "host1")
 		for _, reason := range []string{"probe_asked", "probe_ended"} {
@@ -128,7 +131,8 @@ func TestHostsCheckByPackets(t *testing.T) {
 		return nil
 	})
 
-	// Connections that last: one to the server itself on the port that is asked, from its host, and a client's by VIPs.
+	// Long connections: one from the host to the server itself on the checked port, and a client's
+	// through VIPs.
 	ctx, end := context.WithCancel(t.Context())
 	var lasting sync.WaitGroup
 	for _, from := range []struct{ namespace, target string }{
@@ -157,7 +161,7 @@ func TestHostsCheckByPackets(t *testing.T) {
 	end()
 	lasting.Wait()
 
-	// A server whose answers to its host are lost: nothing is heard of it.
+	// A server whose replies to its host are lost is silent.
 	host, err := shared.Topology.Find("host1")
 	if err != nil {
 		t.Fatal(err)
@@ -172,7 +176,7 @@ func TestHostsCheckByPackets(t *testing.T) {
 	silence()
 	web.awaitAlive(t, 3)
 
-	// The same server by another device, and back.
+	// The same server behind another device, and back.
 	back := otherDevice(t, vm, host)
 	awaitWords(t, "host1", web.name, dip.String(), true, "status 200")
 	for _, target := range web.targets() {
@@ -184,7 +188,7 @@ func TestHostsCheckByPackets(t *testing.T) {
 	web.awaitAlive(t, 3)
 }
 
-// lastingConnection asks a server over one connection until ctx ends: each answer has to come.
+// lastingConnection sends requests over one connection until ctx ends. Each must get a response.
 func lastingConnection(ctx context.Context, t *testing.T, namespace, target string) {
 	dialing, cancel := context.WithTimeout(context.Background(), eventually)
 	defer cancel()
@@ -215,8 +219,8 @@ func lastingConnection(ctx context.Context, t *testing.T, namespace, target stri
 	}
 }
 
-// otherDevice gives a VM a second link to its host, by which the host reaches its IPv4 address until the function that it returns is
-// called, or the test ends.
+// otherDevice gives a VM a second link to its host, by which the host reaches its IPv4 address
+// until the returned function is called or the test ends.
 func otherDevice(t *testing.T, vm, host lab.Node) (back func()) {
 	t.Helper()
 	const device = "other0"

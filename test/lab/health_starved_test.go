@@ -16,13 +16,14 @@ import (
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 )
 
-// A mux runs out of descriptors while servers that hang hold those there are: it says so, calls nobody dead who serves, and says
-// when it has enough again.
+// A mux runs out of descriptors while servers that hang hold all of them. It reports that, marks no
+// healthy server dead, and reports when it has enough again.
 func TestChecksWithoutDescriptors(t *testing.T) {
 	logsOnFailure(t, shared)
 	newFarm(t)
-	// Those that hang are more than the sockets that checks of the others have left behind, and what is spare: they take all of it,
-	// and want more. Those that answer have 5 s for it, twice: a machine that is slow for a moment is no lack of descriptors.
+	// The hanging servers need more than the sockets left by checks of the others and the spare
+	// ones. They take all, and need more. Servers that respond have 5 s, twice, because a machine
+	// that is slow for a moment does not lack descriptors.
 	const answering, hanging, spare = 40, 160, 6
 	service := func(number int, name, path, every string, from, to int) service {
 		return service{
@@ -54,7 +55,7 @@ func TestChecksWithoutDescriptors(t *testing.T) {
 		return happened(ctx, t, since, reason)
 	}
 	await(t, "the mux says that it starves", func(ctx context.Context) error { return notWell(ctx, "ChecksStarved") })
-	// All of those that hang are asked often enough for a verdict, and hold what there is.
+	// All hanging servers are probed often enough for a verdict, and hold all descriptors.
 	await(t, "a verdict on servers that hang", func(ctx context.Context) error {
 		if h := membersAt(ctx, t, hang.name); h.dead != hanging || h.unknown != 0 {
 			return fmt.Errorf("%+v", h)
@@ -65,7 +66,7 @@ func TestChecksWithoutDescriptors(t *testing.T) {
 		t.Error("it says that it has descriptors, but has none")
 	}
 	restore()
-	// It takes a minute without want.
+	// Recovery takes a minute without shortage.
 	for range 3 {
 		if happened(t.Context(), t, since, "ChecksFed") == nil {
 			break
@@ -80,7 +81,7 @@ func TestChecksWithoutDescriptors(t *testing.T) {
 	}
 }
 
-// awaitOr is await, but that the condition may not be met.
+// awaitOr is await, but returns if the condition is not met in time.
 func awaitOr(t *testing.T, condition func(context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), eventually)
@@ -96,7 +97,7 @@ func awaitOr(t *testing.T, condition func(context.Context) error) {
 	}
 }
 
-// agentOf is the process of a node's agent.
+// agentOf returns the process of a node's agent.
 func agentOf(t *testing.T, node string) int {
 	t.Helper()
 	all, err := shared.Processes()
@@ -112,8 +113,8 @@ func agentOf(t *testing.T, node string) int {
 	return 0
 }
 
-// spareDescriptors lets a process have so many descriptors beside those it has, until the function that it returns is called, or the
-// test ends.
+// spareDescriptors limits a process to `spare` descriptors in addition to those it has, until the
+// returned function is called or the test ends.
 func spareDescriptors(t *testing.T, pid, spare int) (restore func()) {
 	t.Helper()
 	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
@@ -155,7 +156,7 @@ func spareDescriptors(t *testing.T, pid, spare int) (restore func()) {
 	return restore
 }
 
-// happened is nil when an event of the mux has a reason.
+// happened returns nil if the mux has an event with a reason.
 func happened(ctx context.Context, t *testing.T, since time.Time, reason string) error {
 	t.Helper()
 	client, err := shared.Client()

@@ -10,7 +10,7 @@ import (
 	"github.com/shuntlb/shunt/internal/netdev"
 )
 
-// rule adds an `ip rule` on a node until the function it returns is called, or the test ends.
+// rule adds an `ip rule` on a node until the returned function is called or the test ends.
 func rule(t *testing.T, node string, argv ...string) (end func()) {
 	t.Helper()
 	n, err := shared.Topology.Find(node)
@@ -42,8 +42,8 @@ func rule(t *testing.T, node string, argv ...string) (end func()) {
 	return end
 }
 
-// A server that answers whoever asks it directly, but whose tunnels lead nowhere, is of no use to clients. Only a check that goes
-// through the tunnel finds that out.
+// A server that responds to direct requests, but whose tunnels lead nowhere, is of no use to
+// clients. Only a check through the tunnel detects it.
 func TestChecksThroughTheTunnel(t *testing.T) {
 	logsOnFailure(t, shared)
 	web := service{
@@ -91,7 +91,7 @@ func TestChecksThroughTheTunnel(t *testing.T) {
 	}
 }
 
-// What clients' own connections come to takes a server out whose checks are content.
+// The results of clients' own connections take out a server that passes its checks.
 func TestClientsTakeAServerOut(t *testing.T) {
 	logsOnFailure(t, shared)
 	web := service{
@@ -128,7 +128,7 @@ func TestClientsTakeAServerOut(t *testing.T) {
 	}
 }
 
-// dips are the IPv4 addresses of the service's backends.
+// dips returns the IPv4 addresses of the service's backends.
 func (s service) dips(t *testing.T) []string {
 	t.Helper()
 	var all []string
@@ -142,7 +142,7 @@ func (s service) dips(t *testing.T) []string {
 	return all
 }
 
-// Checks of all kinds that the lab's servers answer, combined: each finds a server that is stopped.
+// Checks of all kinds that the lab's servers support, combined: each detects a stopped server.
 func TestKindsOfChecks(t *testing.T) {
 	logsOnFailure(t, shared)
 	for i, c := range []struct{ name, health string }{

@@ -23,11 +23,11 @@ import (
 	"github.com/shuntlb/shunt/internal/netdev"
 )
 
-// client1 is the namespace that tests ask from.
+// client1 returns the namespace that tests send requests from.
 func client1() string { return shared.Topology.Name + "-client1" }
 
-// logsOnFailure prints the packets that agents counted during the test, by node and reason, and the end of every node's log when the test fails. Call it first in
-// every test.
+// logsOnFailure prints the packets that agents counted during the test, by node and reason, and the
+// end of every node's log when the test fails. Call it first in every test.
 func logsOnFailure(t *testing.T, l *lab.Lab) {
 	t.Helper()
 	before := packetsByReason(l)
@@ -37,7 +37,7 @@ func logsOnFailure(t *testing.T, l *lab.Lab) {
 		}
 		after := packetsByReason(l)
 		for _, key := range slices.Sorted(maps.Keys(after)) {
-			// Less than before: the counters were removed meanwhile.
+			// A decrease means that the counters were removed meanwhile.
 			if n := int64(after[key] - before[key]); n != 0 {
 				t.Logf("%s: %d packets", key, n)
 			}
@@ -50,7 +50,8 @@ func logsOnFailure(t *testing.T, l *lab.Lab) {
 	})
 }
 
-// packetsByReason returns the packets of each node by "NODE REASON", as the manager of l last received them; empty when it does not answer.
+// packetsByReason returns the packets of each node by "NODE REASON", as the manager of l last
+// received them. It is empty if the manager does not respond.
 func packetsByReason(l *lab.Lab) map[string]uint64 {
 	counts := map[string]uint64{}
 	client, err := l.Client()
@@ -71,8 +72,9 @@ func packetsByReason(l *lab.Lab) map[string]uint64 {
 	return counts
 }
 
-// await looks at a condition until it is met, and fails the test when it is not in time, with the result of the last look that was not broken off. A look
-// that was broken off meets nothing, whatever it returns.
+// await polls a condition until it is met, and fails the test on timeout, with the result of the
+// last poll that was not canceled. A canceled poll does not meet the condition, whatever it
+// returns.
 func await(t *testing.T, what string, condition func(context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), eventually)
@@ -101,7 +103,7 @@ type service struct {
 	name     string
 	number   int // of its VIPs
 	protocol string
-	as       string // the protocol as it is written, when that is another: quic
+	as       string // the protocol in the YAML if that differs: quic
 	port     int
 	ports    string // as in YAML, when it is more than one port; then port is the first
 	dipPort  int
@@ -115,13 +117,14 @@ type service struct {
 	// fragments is the endpoint's field.
 	fragments string
 	health    string
-	// more are further lines of the endpoint, rest of the service.
+	// more are additional lines of the endpoint, rest of the service.
 	more, rest string
-	// text is the whole object in the place of all that.
+	// text is the whole object and replaces all other fields.
 	text string
 }
 
-// fastHTTP finds a server that is gone within a second, and takes none out for being slow on a busy machine.
+// fastHTTP detects a failed server within a second, and tolerates a server that is slow on a busy
+// machine.
 const fastHTTP = "{http: {path: /healthz}, port: 8080, interval: 200ms, timeout: 200ms, rise: 2, fall: 4}"
 
 func (s service) yaml(t *testing.T) string {
@@ -170,7 +173,8 @@ func (s service) yaml(t *testing.T) string {
 	return b.String()
 }
 
-// perFamily writes a backend of each family behind its host's address of the same family: 4in4 and 6in6.
+// perFamily writes a backend of each family behind its host's address of the same family: 4in4 and
+// 6in6.
 func (s service) perFamily(vm lab.Node) string {
 	dips, hosts := vm.Addresses(), lab.HostAddresses(vm.Index)
 	var text string
@@ -189,7 +193,8 @@ func (s service) both(vm lab.Node) string {
 	return fmt.Sprintf("  - {dip: [%q, %q], port: %d, host: %q}\n", dips.V4.Addr(), dips.V6.Addr(), s.dipPort, lab.HostAddresses(vm.Index).V4.Addr())
 }
 
-// apply gives the service to the manager, waits until every node obeys, and removes it after the test.
+// apply stores the service at the manager, waits until every node has applied it, and removes it
+// after the test.
 func (s service) apply(t *testing.T) {
 	t.Helper()
 	revision, err := shared.Apply(t.Context(), s.yaml(t))
@@ -218,7 +223,7 @@ func (s service) apply(t *testing.T) {
 	})
 }
 
-// up applies the service and waits until the router reaches its VIPs by every mux.
+// up applies the service and waits until the router reaches its VIPs through every mux.
 func (s service) up(t *testing.T) {
 	t.Helper()
 	s.apply(t)
@@ -226,7 +231,7 @@ func (s service) up(t *testing.T) {
 	s.awaitAlive(t, len(s.backends))
 }
 
-// vips are the service's, IPv4 first.
+// vips returns the service's VIPs, IPv4 first.
 func (s service) vips() []netip.Addr {
 	v4, v6 := lab.VIPAddresses(s.number)
 	switch {
@@ -238,7 +243,7 @@ func (s service) vips() []netip.Addr {
 	return []netip.Addr{v4, v6}
 }
 
-// targets are the VIPs with the port.
+// targets returns the VIPs with the port.
 func (s service) targets() []string {
 	var all []string
 	for _, vip := range s.vips() {
@@ -247,7 +252,7 @@ func (s service) targets() []string {
 	return all
 }
 
-// awaitHops waits until the router has exactly so many next hops to each VIP.
+// awaitHops waits until the router has exactly this many next hops to each VIP.
 func (s service) awaitHops(t *testing.T, hops int) {
 	t.Helper()
 	for _, vip := range s.vips() {
@@ -262,7 +267,7 @@ func (s service) awaitHops(t *testing.T, hops int) {
 	}
 }
 
-// awaitAlive waits until every mux sees exactly so many members of each VIP alive.
+// awaitAlive waits until every mux reports exactly this many members of each VIP alive.
 func (s service) awaitAlive(t *testing.T, members int) {
 	t.Helper()
 	await(t, fmt.Sprintf("%d members of %s alive on every mux", members, s.name), func(ctx context.Context) error {
@@ -286,7 +291,7 @@ func (s service) awaitAlive(t *testing.T, members int) {
 	})
 }
 
-// status asks the manager until it answers. The answer is empty only where ctx ended first.
+// status requests the status until the manager responds. It is empty only if ctx ended first.
 func status(ctx context.Context, t *testing.T) *apiv1.StatusResponse {
 	t.Helper()
 	client, err := shared.Client()
@@ -317,14 +322,14 @@ func dial(network, target string) (net.Conn, error) {
 	return conn, conn.SetDeadline(time.Now().Add(eventually))
 }
 
-// get asks for a path over a connection of its own.
+// get requests a path over a new connection.
 func get(target, path string) (string, error) {
 	var body bytes.Buffer
 	_, err := fetch(target, path, &body)
 	return strings.TrimSpace(body.String()), err
 }
 
-// fetch copies the body of an answer.
+// fetch copies the body of a response.
 func fetch(target, path string, to io.Writer) (int64, error) {
 	transport := &http.Transport{DisableKeepAlives: true, DialContext: netdev.Dialer(client1())}
 	defer transport.CloseIdleConnections()
@@ -340,7 +345,7 @@ func fetch(target, path string, to io.Writer) (int64, error) {
 	return io.Copy(to, answer.Body)
 }
 
-// servers asks a target so many times and counts who answered.
+// servers sends this many requests to a target and counts the responding servers.
 func servers(t *testing.T, target string, times int) map[string]int {
 	t.Helper()
 	counts := map[string]int{}
@@ -354,7 +359,7 @@ func servers(t *testing.T, target string, times int) map[string]int {
 	return counts
 }
 
-// reasons are the counters of a node by name, as the manager last heard them.
+// reasons returns the counters of a node by name, as the manager last received them.
 func reasons(ctx context.Context, t *testing.T, node string) map[string]uint64 {
 	t.Helper()
 	counts := map[string]uint64{}

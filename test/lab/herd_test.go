@@ -15,9 +15,11 @@ import (
 	"github.com/shuntlb/shunt/internal/lab"
 )
 
-// TestMuxesDoNotHerd: three muxes give connections to six servers by least-connections, while hosts look at their servers once a second only, so that what muxes know is late.
-// Were they to run together to whoever seems least loaded, he would have all that come within a second; as they do, each knows what the others give, and nobody has half of that
-// more than another.
+// TestMuxesDoNotHerd checks three muxes that assign connections to six servers by
+// least-connections, while hosts sample their servers only once a second, so that the muxes' data
+// is late. If all muxes chose the server that seems least loaded, it would get all connections of a
+// second. As each mux takes the others' assignments into account, no server may have more than half
+// of that more than another.
 func TestMuxesDoNotHerd(t *testing.T) {
 	topology := lab.DefaultTopology()
 	topology.Name = fmt.Sprintf("herd%d", os.Getpid())
@@ -84,7 +86,8 @@ func TestMuxesDoNotHerd(t *testing.T) {
 	awaitKnown(t, web, counts)
 }
 
-// muxPackets are the packets that each mux counted for members of a service, as soon as they are so many.
+// muxPackets returns the packets that each mux counted for members of a service, when they are at
+// least this many.
 func muxPackets(t *testing.T, s service, least uint64) map[string]uint64 {
 	t.Helper()
 	out := map[string]uint64{}
@@ -109,7 +112,7 @@ func muxPackets(t *testing.T, s service, least uint64) map[string]uint64 {
 	return out
 }
 
-// awaitKnown waits until the manager knows these numbers of connections of servers.
+// awaitKnown waits until the manager has these numbers of connections of servers.
 func awaitKnown(t *testing.T, s service, counts map[string]int) {
 	t.Helper()
 	client, err := shared.Client()

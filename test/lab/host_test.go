@@ -9,13 +9,14 @@ import (
 	"github.com/shuntlb/shunt/internal/lab"
 )
 
-// without writes a backend of each family without a port: packets keep theirs.
+// without writes a backend of each family without a port, so that packets keep theirs.
 func (s service) without(vm lab.Node) string {
 	text := s.perFamily(vm)
 	return strings.ReplaceAll(text, fmt.Sprintf("port: %d, ", s.dipPort), "")
 }
 
-// A range of ports goes to the same ports of the servers; a port of its own inside it goes where it says.
+// A range of ports goes to the same ports of the servers. A separate port inside it goes to its own
+// target.
 func TestPortRange(t *testing.T) {
 	logsOnFailure(t, shared)
 	web := service{name: "range", number: 70, protocol: "tcp", port: 8000, ports: "8000-8100", backends: []string{"host1-vm1", "host2-vm1"}}
@@ -30,7 +31,8 @@ func TestPortRange(t *testing.T) {
 	}
 }
 
-// An endpoint for everything, whose VIP the servers own: TCP and UDP of all ports arrive untouched.
+// An endpoint for all protocols, whose VIP the servers own: TCP and UDP of all ports arrive
+// unchanged.
 func TestEveryProtocol(t *testing.T) {
 	logsOnFailure(t, shared)
 	all := service{name: "every", number: 71, protocol: "any", ports: `"*"`, rewrite: "none", backends: []string{"host1-vm1", "host3-vm2"}}

@@ -12,7 +12,8 @@ import (
 	"time"
 )
 
-// kept are long HTTP connections that ask all the time. One breaks when it ends, or when another server answers it.
+// kept are long HTTP connections that send requests all the time. A connection breaks when it ends,
+// or when another server responds.
 type kept struct {
 	stop chan struct{}
 	wg   sync.WaitGroup
@@ -22,10 +23,10 @@ type kept struct {
 	broken []string
 }
 
-// keptEvery is the time between two questions on one connection.
+// keptEvery is the time between two requests on one connection.
 const keptEvery = 20 * time.Millisecond
 
-// keep opens so many connections to each target.
+// keep opens `each` connections to each target.
 func keep(t *testing.T, targets []string, each int) *kept {
 	t.Helper()
 	k := &kept{stop: make(chan struct{})}
@@ -70,7 +71,7 @@ func (k *kept) talk(conn net.Conn) {
 	}
 }
 
-// askAgain asks a server for its name over a connection that goes on.
+// askAgain requests a server's name over a connection that stays open.
 func askAgain(conn net.Conn, answers *bufio.Reader) (string, error) {
 	if err := conn.SetDeadline(time.Now().Add(eventually)); err != nil {
 		return "", err
@@ -87,7 +88,7 @@ func askAgain(conn net.Conn, answers *bufio.Reader) (string, error) {
 	return strings.TrimSpace(string(name)), err
 }
 
-// end stops asking and fails the test for each connection that broke.
+// end stops the requests and fails the test for each broken connection.
 func (k *kept) end(t *testing.T) {
 	t.Helper()
 	close(k.stop)

@@ -17,7 +17,8 @@ import (
 	"github.com/shuntlb/shunt/internal/lab"
 )
 
-// `lab up` may be killed at any point: the next one makes the lab whole, and `lab down` leaves nothing behind.
+// `lab up` may be killed at any point: the next one completes the lab, and `lab down` leaves
+// nothing behind.
 func TestUpAfterKillAndDown(t *testing.T) {
 	name := fmt.Sprintf("kill%d", os.Getpid())
 	t.Cleanup(func() {
@@ -32,7 +33,7 @@ func TestUpAfterKillAndDown(t *testing.T) {
 		if err != nil || !slices.Contains(names, name) {
 			t.Fatalf("after kill -9 at %q lab %s is not among %v: %v", point, name, names, err)
 		}
-		if point == "manager1:" { // at this one, look that down alone suffices
+		if point == "manager1:" { // at this point, check that down alone suffices
 			if err := lab.Down(t.Context(), name); err != nil {
 				t.Fatal(err)
 			}
@@ -80,7 +81,7 @@ func worksWithBIRD(t *testing.T, l *lab.Lab) {
 	}
 }
 
-// upAgainChangesNothing brings a whole lab up a second time.
+// upAgainChangesNothing brings a complete lab up a second time.
 func upAgainChangesNothing(t *testing.T, l *lab.Lab) {
 	t.Helper()
 	before, err := l.Processes()
@@ -100,7 +101,7 @@ func upAgainChangesNothing(t *testing.T, l *lab.Lab) {
 	}
 }
 
-// upRepairsTheRouter kills the routing daemon: the next up starts it, and what was applied is there still.
+// upRepairsTheRouter kills the routing daemon. The next up starts it, and applied objects remain.
 func upRepairsTheRouter(t *testing.T, l *lab.Lab) {
 	t.Helper()
 	processes, err := l.Processes()
@@ -154,7 +155,7 @@ func killUp(t *testing.T, name, line string) {
 	}
 }
 
-// nothingLeft looks for whatever a lab consists of.
+// nothingLeft checks that no part of a lab remains.
 func nothingLeft(t *testing.T, name string) {
 	t.Helper()
 	for _, pattern := range []string{"/run/netns/" + name + "-*", lab.Dir(name), lab.Root + "/." + name + "*", "/sys/fs/bpf/shunt-lab/" + name} {

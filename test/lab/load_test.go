@@ -22,7 +22,7 @@ import (
 	"github.com/shuntlb/shunt/internal/netdev"
 )
 
-// dipOf is the IPv4 address of a VM.
+// dipOf returns the IPv4 address of a VM.
 func dipOf(t *testing.T, vm string) netip.Addr {
 	t.Helper()
 	node, err := shared.Topology.Find(vm)
@@ -32,7 +32,7 @@ func dipOf(t *testing.T, vm string) netip.Addr {
 	return node.Addresses().V4.Addr()
 }
 
-// loadKnown tells what the manager knows of a member of a service, and what each mux does.
+// loadKnown returns the load of a member of a service at the manager, and at each mux.
 func loadKnown(ctx context.Context, service string, dip netip.Addr) (manager *apiv1.MemberLoad, muxes map[string]*apiv1.MemberLoad, err error) {
 	client, err := shared.Client()
 	if err != nil {
@@ -62,7 +62,7 @@ func loadKnown(ctx context.Context, service string, dip netip.Addr) (manager *ap
 	return manager, muxes, nil
 }
 
-// awaitLoad waits until the manager and every mux know that load of a member.
+// awaitLoad waits until the manager and every mux have that load of a member.
 func awaitLoad(t *testing.T, service, vm string, connections uint32, given float32) {
 	t.Helper()
 	dip := dipOf(t, vm)
@@ -89,7 +89,8 @@ func awaitLoad(t *testing.T, service, vm string, connections uint32, given float
 	})
 }
 
-// What applications say, by the socket of their host and by HTTP, and the connections that hosts count, are known to the manager and to every mux, and shown.
+// The loads that applications report, by the socket of their host and by HTTP, and the connections
+// that hosts count, reach the manager and every mux, and are shown.
 func TestLoadsReachMuxes(t *testing.T) {
 	logsOnFailure(t, shared)
 	asked := service{
@@ -188,7 +189,8 @@ func TestLoadsReachMuxes(t *testing.T) {
 	awaitLoad(t, "loadsaid", "host3-vm1", 0, 2.5)
 }
 
-// serverMeter is what the manager knows of a server's meter, and how many packets it got as a member of a service.
+// serverMeter returns a server's meter at the manager, and how many packets it got as a member of a
+// service.
 func serverMeter(ctx context.Context, t *testing.T, service string, dip netip.Addr) (meter *apiv1.ServerStatus, packets uint64) {
 	t.Helper()
 	for _, n := range status(ctx, t).GetNodes() {
@@ -206,7 +208,8 @@ func serverMeter(ctx context.Context, t *testing.T, service string, dip netip.Ad
 	return meter, packets
 }
 
-// What a server gets and sends by a VIP is counted to the packet and the byte, both families.
+// The packets and bytes that a server receives and sends through a VIP are counted exactly, for
+// both families.
 func TestServersAreMetered(t *testing.T) {
 	logsOnFailure(t, shared)
 	echo := service{name: "metered", number: 82, protocol: "udp", port: 7, dipPort: 7, backends: []string{"host2-vm2"}}
@@ -221,7 +224,7 @@ func TestServersAreMetered(t *testing.T) {
 			dip, headers = vm.Addresses().V6.Addr(), 48
 		}
 		echoOnce(t, "udp", target, "the first")
-		// A report with this one has all that others had before.
+		// A report with this packet includes all earlier ones.
 		var before *apiv1.ServerStatus
 		await(t, "the meter", func(ctx context.Context) error {
 			var packets uint64

@@ -8,8 +8,9 @@ import (
 	"github.com/shuntlb/shunt/internal/lab"
 )
 
-// A server whose connections to the outside leave with its VIP reaches VIPs with its own address: another service's, of which it is a server itself beside
-// one on its host and one elsewhere, and that of its own service.
+// A server whose outbound connections use its VIP reaches VIPs with its own address: another
+// service's, of which it is a server itself in addition to one on its host and one elsewhere, and
+// that of its own service.
 func TestServerWithSNATAsClient(t *testing.T) {
 	logsOnFailure(t, shared)
 	const client = "host1-vm1"

@@ -18,7 +18,7 @@ import (
 	"github.com/shuntlb/shunt/internal/netdev"
 )
 
-// inNode is the namespace of a node.
+// inNode returns the namespace of a node.
 func inNode(node string) string { return shared.Topology.Name + "-" + node }
 
 // getFrom is get from a node.
@@ -37,7 +37,8 @@ func getFrom(node, target, path string, to io.Writer) (int64, error) {
 	return io.Copy(to, answer.Body)
 }
 
-// serversFrom asks a target from a node until every one of these servers answered, and at least so many times; nobody else may.
+// serversFrom sends requests to a target from a node until every one of these servers responded,
+// and at least `times`. No other server may respond.
 func serversFrom(t *testing.T, node, target string, times int, want ...string) {
 	t.Helper()
 	counts, missing := map[string]int{}, len(want)
@@ -103,7 +104,7 @@ func dialFrom(t *testing.T, node, network, target string) net.Conn {
 	return conn
 }
 
-// datagramsFrom sends datagrams from a node, each from a port of its own, and expects them back.
+// datagramsFrom sends datagrams from a node, each from a new port, and expects them back.
 func datagramsFrom(t *testing.T, node, target string, times int) {
 	t.Helper()
 	for i := range times {
@@ -120,7 +121,8 @@ func datagramsFrom(t *testing.T, node, target string, times int) {
 	}
 }
 
-// trio are services of the same servers: web, echo over TCP, echo over UDP, by VIPs of this number and the two after it.
+// trio returns services of the same servers: web, echo over TCP, echo over UDP, on VIPs of this
+// number and the two after it.
 func trio(name string, number int, backends ...string) (web, echo, datagrams service) {
 	web = service{name: name + "-web", number: number, protocol: "tcp", port: 80, dipPort: 8080, backends: backends}
 	echo = service{name: name + "-echo", number: number + 1, protocol: "tcp", port: 7, dipPort: 7, backends: backends}
@@ -128,7 +130,8 @@ func trio(name string, number int, backends ...string) (web, echo, datagrams ser
 	return web, echo, datagrams
 }
 
-// A server reaches its own VIP and is chosen itself, or another server of its host, or one of another host; so do the host and a machine on it.
+// A server that connects to its own VIP reaches itself, or another server of its host, or one of
+// another host. So do the host and a machine on it.
 func TestClientsOnTheServersHost(t *testing.T) {
 	logsOnFailure(t, shared)
 	web, echo, datagrams := trio("local", 120, "host1-vm1", "host1-vm2", "host2-vm1")
@@ -151,7 +154,8 @@ func TestClientsOnTheServersHost(t *testing.T) {
 	})
 }
 
-// The only server of a VIP reaches itself by it, with much data too, and so do machines of its host that serve nothing of the VIP.
+// The only server of a VIP reaches itself through it, with bulk data too, and so do machines of its
+// host that do not serve the VIP.
 func TestHairpin(t *testing.T) {
 	logsOnFailure(t, shared)
 	web, echo, datagrams := trio("hairpin", 123, "host1-vm1")
@@ -208,7 +212,8 @@ func TestServerOnTheHost(t *testing.T) {
 	}
 }
 
-// Servers that own the VIP answer clients on their machine past the programs, and reach themselves, nobody else, by the VIP.
+// Servers that own the VIP respond to clients on their machine without the programs, and reach only
+// themselves through the VIP.
 func TestClientsOfOwners(t *testing.T) {
 	logsOnFailure(t, shared)
 	all := service{name: "localown", number: 129, protocol: "any", ports: `"*"`, rewrite: "none", backends: []string{"host1-vm1", "host2-vm1"}}
@@ -229,7 +234,8 @@ func TestClientsOfOwners(t *testing.T) {
 	}
 }
 
-// Where the host itself owns the VIP, it and what is on it reach that server and no other, without a mux.
+// If the host itself owns the VIP, it and its machines reach that server and no other, without a
+// mux.
 func TestClientsOfTheHostThatOwns(t *testing.T) {
 	logsOnFailure(t, shared)
 	serve(t, "host1")

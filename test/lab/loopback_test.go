@@ -7,7 +7,7 @@ import (
 	"github.com/shuntlb/shunt/internal/netdev"
 )
 
-// own puts addresses on a node's loopback for the time of the test.
+// own adds addresses to a node's loopback for the duration of the test.
 func own(t *testing.T, node string, addresses []netip.Addr) {
 	t.Helper()
 	ns, err := netdev.OpenNamespace(shared.Topology.Name + "-" + node)

@@ -7,12 +7,13 @@ import (
 	"time"
 )
 
-// echoService is a UDP echo service over both families.
+// echoService returns a UDP echo service over both families.
 func echoService(name string, number int) service {
 	return service{name: name, number: number, protocol: "udp", port: 7, dipPort: 7, backends: []string{"host1-vm1", "host2-vm1", "host3-vm1"}}
 }
 
-// A killed agent's mux and host forward on; the new agent takes over what it finds. Not one packet is lost.
+// The mux and host of a killed agent continue to forward, and the new agent adopts their tables. No
+// packet is lost.
 func TestAgentRestartLosesNothing(t *testing.T) {
 	logsOnFailure(t, shared)
 	echo := echoService("restart", 28)
@@ -33,8 +34,8 @@ func TestAgentRestartLosesNothing(t *testing.T) {
 	}
 }
 
-// A mux that vanishes is left out; when it comes back it is used again. Flows stay with their servers, because all
-// muxes have the same rings.
+// A lost mux is removed from the routes, and used again after it returns. Flows stay on their
+// servers, because all muxes have the same rings.
 func TestMuxLoss(t *testing.T) {
 	logsOnFailure(t, shared)
 	echo := echoService("loss", 29)
@@ -65,7 +66,7 @@ func TestMuxLoss(t *testing.T) {
 	}
 }
 
-// A stopped server gets nothing more; when it is back it serves again.
+// A stopped server receives no more requests. After its return it serves again.
 func TestBackendLossAndReturn(t *testing.T) {
 	logsOnFailure(t, shared)
 	web := service{name: "backend", number: 30, protocol: "tcp", port: 80, dipPort: 8080, backends: []string{"host1-vm2", "host2-vm1", "host3-vm1"}}
@@ -90,7 +91,7 @@ func TestBackendLossAndReturn(t *testing.T) {
 	}
 }
 
-// A VIP without a healthy backend is withdrawn, and announced again when one is back.
+// A VIP without a healthy backend is withdrawn, and advertised again when one recovers.
 func TestWithdrawWithoutBackends(t *testing.T) {
 	logsOnFailure(t, shared)
 	web := service{name: "withdraw", number: 31, protocol: "tcp", port: 80, dipPort: 8080, backends: []string{"host2-vm2"}}
@@ -116,7 +117,8 @@ func TestWithdrawAfterDelete(t *testing.T) {
 	web.awaitHops(t, 0)
 }
 
-// A server that owns the VIP on its loopback gets packets untouched, and answers from the VIP by itself.
+// A server that owns the VIP on its loopback receives packets unchanged, and responds from the VIP
+// itself.
 func TestVIPOnLoopback(t *testing.T) {
 	logsOnFailure(t, shared)
 	web := service{name: "loopback", number: 33, protocol: "tcp", port: 8080, dipPort: 8080, rewrite: "none", backends: []string{"host2-vm1"}}

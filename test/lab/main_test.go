@@ -1,5 +1,5 @@
-// Package lab_test proves the whole system in network namespaces: real kernel, real router, real servers. It needs root,
-// FRR and BIRD. All tests but those of the lab itself share one lab.
+// Package lab_test tests the complete system in network namespaces: real kernel, real router, real
+// servers. It needs root, FRR and BIRD. All tests except those of the lab itself share one lab.
 package lab_test
 
 import (
@@ -14,13 +14,13 @@ import (
 	"github.com/shuntlb/shunt/internal/lab"
 )
 
-// shared is the lab of most tests; program is the shunt that it and all others run.
+// shared is the lab of most tests. program is the shunt that it and all others run.
 var (
 	shared  *lab.Lab
 	program string
 )
 
-// eventually is how long a test waits for an event before it says that it does not come.
+// eventually is how long a test waits for an event before it fails.
 const eventually = time.Minute
 
 func TestMain(m *testing.M) {
@@ -61,7 +61,7 @@ func runTests(m *testing.M) (code int, err error) {
 	return m.Run(), nil
 }
 
-// daemon is the routing daemon of the shared lab: FRR, or what SHUNT_LAB_DAEMON says.
+// daemon returns the routing daemon of the shared lab: SHUNT_LAB_DAEMON, or FRR by default.
 func daemon() lab.Daemon {
 	if d := os.Getenv("SHUNT_LAB_DAEMON"); d != "" {
 		return lab.Daemon(d)

@@ -29,7 +29,7 @@ const (
 	atL46 = atIP + 40
 )
 
-// edit copies a frame and changes it; the IPv4 header checksum is made right again.
+// edit copies a frame and changes it. It corrects the IPv4 header checksum.
 func edit(frame []byte, change func(b []byte)) []byte {
 	b := append([]byte(nil), frame...)
 	change(b)
@@ -46,7 +46,7 @@ func set16(at int, v uint16) func([]byte) {
 
 func set8(at int, v byte) func([]byte) { return func(b []byte) { b[at] = v } }
 
-// muxFrames are frames to a VIP that lie about something.
+// muxFrames returns malformed frames to a VIP.
 func muxFrames(base wire.Packet, vip4, vip6 netip.Addr) []malformed {
 	client4, client6 := lab.ClientAddresses(1).V4.Addr(), lab.ClientAddresses(1).V6.Addr()
 	packet := func(v6 bool, p wire.Payload) wire.Packet {
@@ -95,7 +95,8 @@ func muxFrames(base wire.Packet, vip4, vip6 netip.Addr) []malformed {
 	}
 }
 
-// Truncated and lying packets are dropped and counted by reason, forward nothing, and the mux works on.
+// Truncated and malformed packets are dropped and counted by reason. None is forwarded, and the mux
+// continues to work.
 func TestMalformedAtMux(t *testing.T) {
 	logsOnFailure(t, shared)
 	web := service{name: "malformed", number: 35, protocol: "tcp", port: 80, dipPort: 8080, backends: []string{"host1-vm1"}}
@@ -108,7 +109,7 @@ func TestMalformedAtMux(t *testing.T) {
 	}
 }
 
-// hostFrames are tunnel packets that a host must refuse.
+// hostFrames returns tunnel packets that a host must refuse.
 func hostFrames(base wire.Packet, outer, vip netip.Addr, port uint16) []malformed {
 	tunnel := func(source string, inner []byte) []byte {
 		p := base
@@ -145,7 +146,8 @@ func TestMalformedAtHost(t *testing.T) {
 	frames := hostFrames(frameTo(t, "host1"), lab.VMAddresses(1, 1).V4.Addr(), vip4, 80)
 	server := listen(t, "host1-vm1", lab.Uplink)
 	checkReasons(t, "host1", "", frames)
-	// The server tells what was let through: in_delivered counts checks through tunnels, too.
+	// Check at the server which packets passed, because in_delivered also counts checks through
+	// tunnels.
 	client := lab.ClientAddresses(1).V4.Addr().As4()
 	for _, one := range server.those(func(f frame) bool {
 		return !f.out && f.kind() == unix.ETH_P_IP && len(f.data) >= atL4 && bytes.Equal(f.data[atIP+12:atIP+16], client[:])
@@ -157,8 +159,8 @@ func TestMalformedAtHost(t *testing.T) {
 	}
 }
 
-// checkReasons sends every frame to a node a few times and expects each counted under its reason and none under
-// `delivered`; if that is empty, the caller looks itself.
+// checkReasons sends every frame to a node a few times and expects each counted under its reason
+// and none under `delivered`. If that is empty, the caller checks it.
 func checkReasons(t *testing.T, node, delivered string, frames []malformed) {
 	t.Helper()
 	const times = 3
@@ -189,7 +191,7 @@ func checkReasons(t *testing.T, node, delivered string, frames []malformed) {
 	}
 }
 
-// frameTo is a packet from the router to a node, without addresses.
+// frameTo returns a packet from the router to a node, without addresses.
 func frameTo(t *testing.T, node string) wire.Packet {
 	t.Helper()
 	p := wire.Packet{}

@@ -16,10 +16,10 @@ import (
 	"github.com/shuntlb/shunt/internal/wire"
 )
 
-// floodSessions is the room of muxes that are flooded; half of it is for sessions that are not trusted.
+// floodSessions is the session capacity of flooded muxes. Half of it is for untrusted sessions.
 const floodSessions = 4096
 
-// spoofer sends segments in the names of clients that there are not, from the router, to all muxes.
+// spoofer sends segments with the addresses of nonexistent clients, from the router, to all muxes.
 type spoofer struct {
 	fds      []int
 	devices  []int
@@ -27,7 +27,7 @@ type spoofer struct {
 	next     uint32
 }
 
-// newSpoofer has a socket for each mux until the end of the test.
+// newSpoofer opens a socket for each mux until the end of the test.
 func newSpoofer(t *testing.T) *spoofer {
 	t.Helper()
 	s := &spoofer{}
@@ -55,7 +55,8 @@ func newSpoofer(t *testing.T) *spoofer {
 	return s
 }
 
-// burst sends SYNs of n clients to an address of a VIP, each with an acknowledgement behind it of what the server may have answered.
+// burst sends SYNs of n clients to an address of a VIP, each followed by an acknowledgement of a
+// possible server reply.
 func (s *spoofer) burst(n int, target string) error {
 	to := netip.MustParseAddrPort(target)
 	for range n {
@@ -80,7 +81,8 @@ func (s *spoofer) burst(n int, target string) error {
 	return nil
 }
 
-// awaitOverShare waits until a mux has logged for each VIP that it holds more than its share of a table.
+// awaitOverShare waits until a mux has logged for each VIP that it holds more than its share of a
+// table.
 func awaitOverShare(t *testing.T, mux, table string, vips []netip.Addr) {
 	t.Helper()
 	await(t, mux+" marks the VIPs that flood", func(context.Context) error {
@@ -97,8 +99,9 @@ func awaitOverShare(t *testing.T, mux, table string, vips []netip.Addr) {
 	})
 }
 
-// TestTranslatedFlood: connections in the names of others, ten times as many as a mux has room for, neither end those that there are nor keep new
-// ones from being made, though no answer to them is lost: each handshake meets fewer of them than there are places for newcomers.
+// TestTranslatedFlood checks that spoofed connections, ten times as many as a mux can hold, neither
+// end existing connections nor prevent new ones, as long as no server reply is lost: during each
+// handshake there are fewer of them than slots for new sessions.
 func TestTranslatedFlood(t *testing.T) {
 	logsOnFailure(t, shared)
 	plain := []stranger{newStranger(t, 1, "1"), newStranger(t, 2, "2")}
@@ -121,8 +124,9 @@ func TestTranslatedFlood(t *testing.T) {
 	s := newSpoofer(t)
 	targets := append(flow.targets(), split.targets()...)
 	const rounds, each = 40, floodSessions / 2 / 8
-	// Eight bursts, two for each VIP, fill the places of untrusted sessions. The rounds below continue their order: each burst displaces sessions
-	// of its own VIP, so that every VIP stays over its share and no sweep changes a mark.
+	// Eight bursts, two for each VIP, fill the slots of untrusted sessions. The rounds below
+	// continue their order: each burst evicts sessions of its own VIP, so that every VIP stays over
+	// its share and no sweep changes a mark.
 	for i := range 8 {
 		if err := s.burst(each, targets[(i+1)/2%len(targets)]); err != nil {
 			t.Fatal(err)
@@ -136,7 +140,7 @@ func TestTranslatedFlood(t *testing.T) {
 		before[i] = reasons(t.Context(), t, fmt.Sprintf("mux%d", 1+i))
 	}
 	for round := range rounds {
-		// One burst before, and one beside.
+		// One burst before, and one concurrently.
 		if err := s.burst(each, targets[round%len(targets)]); err != nil {
 			t.Fatal(err)
 		}
@@ -167,7 +171,7 @@ func TestTranslatedFlood(t *testing.T) {
 			if displaced < rounds*each {
 				return fmt.Errorf("%d of %d forged connections", displaced, 2*rounds*each)
 			}
-			// All VIPs are over their share: none is spared, and no newcomer is refused.
+			// All VIPs are over their share: none is spared, and no new session is refused.
 			if n := now["nat_full"] - before[i]["nat_full"]; n > 0 {
 				t.Fatalf("%s: nat_full was counted %d times, and %d sessions gave way", mux, n, displaced)
 			}

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// asker is a connection of a client that asks for its server's name, over and over.
+// asker is a client connection that repeatedly requests its server's name.
 type asker struct {
 	target string
 	conn   net.Conn
@@ -21,7 +21,7 @@ type asker struct {
 	server string
 }
 
-// askers are so many connections to each VIP of services, each with its first answer.
+// askers opens `each` connections to each VIP of services, each with its first response.
 func askers(t *testing.T, each int, of ...service) (all []*asker) {
 	t.Helper()
 	for _, s := range of {
@@ -43,7 +43,7 @@ func askers(t *testing.T, each int, of ...service) (all []*asker) {
 	return all
 }
 
-// ask asks once more.
+// ask sends another request.
 func (a *asker) ask() (string, error) {
 	if err := a.conn.SetDeadline(time.Now().Add(eventually)); err != nil {
 		return "", err
@@ -60,8 +60,9 @@ func (a *asker) ask() (string, error) {
 	return string(body), err
 }
 
-// TestTranslatedConnectionsStay: connections outlive restarts of the muxes' agents, tables of other sizes, and other keys of cookies. Those of a mux
-// that leaves are reset by their servers, at once; the others go on.
+// TestTranslatedConnectionsStay checks that connections survive restarts of the muxes' agents,
+// tables of other sizes, and key rotations of cookies. Those of a stopped mux are reset by their
+// servers immediately. The others continue.
 func TestTranslatedConnectionsStay(t *testing.T) {
 	logsOnFailure(t, shared)
 	plain := []stranger{newStranger(t, 1, "1"), newStranger(t, 2, "2")}
@@ -132,7 +133,8 @@ func TestTranslatedConnectionsStay(t *testing.T) {
 	}
 }
 
-// TestTranslatingMuxLeaves: what a mux sends from is announced by it alone, and no more once it is drained; clients are served on.
+// TestTranslatingMuxLeaves checks that a mux alone advertises its source addresses, and no longer
+// when it is drained. Clients are still served.
 func TestTranslatingMuxLeaves(t *testing.T) {
 	logsOnFailure(t, shared)
 	plain := newStranger(t, 1, "1")

@@ -15,16 +15,17 @@ import (
 	"github.com/shuntlb/shunt/internal/netdev"
 )
 
-// stranger is a server that has nothing of Shunt: a machine of its own at the router, with nginx and the lab's server.
+// stranger is a server without any part of Shunt: a separate machine at the router, with nginx and
+// the lab's server.
 type stranger struct {
 	name   string
 	v4, v6 netip.Addr
 }
 
-// webPort is where strangers have nginx; the lab's server has its own ports.
+// webPort is the port of strangers' nginx. The lab's server has its own ports.
 const webPort = 80
 
-// downloadBytes is the size of the file that nginx of strangers has.
+// downloadBytes is the size of the file that strangers' nginx serves.
 const downloadBytes = 4 << 20
 
 // newStranger makes the machine, number from 1. timestamps is its net.ipv4.tcp_timestamps.
@@ -62,7 +63,7 @@ func newStranger(t *testing.T, number int, timestamps string) stranger {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		// The kernel takes namespaces down later, and links with them.
+		// The kernel removes namespaces, and links with them, only later.
 		if err := onRouter("link", "del", s.name); err != nil {
 			t.Error(err)
 		}
@@ -89,7 +90,8 @@ func newStranger(t *testing.T, number int, timestamps string) stranger {
 	}
 	s.start(t, program, "lab-server", "--name", s.name)
 	s.nginx(t)
-	// Muxes may still know an earlier machine with these addresses, and call this one alive at once.
+	// Muxes may still hold the verdict of an earlier machine with these addresses, and report this
+	// one alive immediately.
 	for _, addr := range []netip.Addr{s.v4, s.v6} {
 		for _, port := range []uint16{webPort, lab.ServerPort} {
 			await(t, fmt.Sprintf("%s answers on %s port %d", s.name, addr, port), func(context.Context) error {
@@ -163,7 +165,7 @@ http {
 	s.start(t, path, "-e", "stderr", "-p", dir, "-c", filepath.Join(dir, "conf"))
 }
 
-// translatedService is one of path nat with servers of no agent; without a host, for there is none.
+// translatedService returns a service of path nat whose servers have no agent, and so no host.
 func translatedService(name string, number int, protocol string, port int, more string, of ...stranger) service {
 	v4, v6 := lab.VIPAddresses(number)
 	var text strings.Builder
@@ -175,7 +177,7 @@ func translatedService(name string, number int, protocol string, port int, more 
 	return service{name: name, number: number, protocol: protocol, port: port, backends: make([]string, len(of)), text: text.String()}
 }
 
-// natRoute waits until the router has so many next hops to each address that a mux sends from.
+// natRoute waits until the router has this many next hops to each source address of a mux.
 func natRoute(t *testing.T, mux, hops int) {
 	t.Helper()
 	for _, p := range []netip.Prefix{lab.NATAddresses(mux).V4, lab.NATAddresses(mux).V6} {

@@ -16,8 +16,10 @@ import (
 	"github.com/shuntlb/shunt/internal/netdev"
 )
 
-// TestTranslated: servers with nothing of Shunt answer clients of VIPs of both families through the muxes: downloads, uploads of many
-// connections over both muxes, datagrams, with and without cookies, whatever timestamps servers have; and no kernel calls a timestamp odd.
+// TestTranslated checks that servers without any part of Shunt serve clients of VIPs of both
+// families through the muxes: downloads, uploads of many connections over both muxes, and
+// datagrams, with and without cookies, whatever the servers' timestamps. No kernel drops a segment
+// because of its timestamp.
 func TestTranslated(t *testing.T) {
 	logsOnFailure(t, shared)
 	plain := []stranger{newStranger(t, 1, "1"), newStranger(t, 2, "2"), newStranger(t, 3, "0")}
@@ -40,7 +42,7 @@ func TestTranslated(t *testing.T) {
 			if len(got) != len(plain) {
 				t.Errorf("%s at %s: answers are from %v", s.name, target, got)
 			}
-			// As many connections at once as need both muxes and all servers.
+			// Enough concurrent connections to use both muxes and all servers.
 			errs := make(chan error, 8)
 			for range cap(errs) {
 				go func() { errs <- download(target) }()
@@ -63,7 +65,7 @@ func TestTranslated(t *testing.T) {
 	}
 }
 
-// download checks the file that nginx has, byte by byte.
+// download checks the file of nginx, byte by byte.
 func download(target string) error {
 	check := &patternCheck{}
 	n, err := fetch(target, "/file", check)
@@ -76,7 +78,7 @@ func download(target string) error {
 	return nil
 }
 
-// patternCheck takes the bytes of the pattern only.
+// patternCheck accepts only the bytes of the pattern.
 type patternCheck struct{ at int64 }
 
 func (p *patternCheck) Write(b []byte) (int, error) {
@@ -89,7 +91,8 @@ func (p *patternCheck) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// strangeTimestamps are the kernels' counters of segments dropped because of their timestamps, at the client and at servers.
+// strangeTimestamps returns the kernels' counters of segments dropped because of their timestamps,
+// at the client and at servers.
 func strangeTimestamps(t *testing.T, plain []stranger) map[string]uint64 {
 	t.Helper()
 	out := map[string]uint64{}
@@ -102,8 +105,8 @@ func strangeTimestamps(t *testing.T, plain []stranger) map[string]uint64 {
 	return out
 }
 
-// TestTranslatedSYNCookies: a server that keeps nothing of handshakes (net.ipv4.tcp_syncookies=2) reads window scale and SACK from the first echo, which
-// is its own timestamp with the form split-r.
+// TestTranslatedSYNCookies checks that a server with SYN cookies (net.ipv4.tcp_syncookies=2) reads
+// window scale and SACK from the first echo, which is its own timestamp with the form split-r.
 func TestTranslatedSYNCookies(t *testing.T) {
 	logsOnFailure(t, shared)
 	plain := newStranger(t, 1, "1")
@@ -129,7 +132,8 @@ func TestTranslatedSYNCookies(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v: %s", err, text)
 	}
-	// Each connection has a line of its options; those of checks, which come from the muxes, may be there too.
+	// Each connection has a line of its options. Those of checks, which come from the muxes, may be
+	// present too.
 	if n := strings.Count(string(text), " ts sack "); n < len(all) || strings.Count(string(text), "wscale:") < len(all) {
 		t.Errorf("of %d connections not all have SACK and window scale:\n%s", len(all), text)
 	}
@@ -142,8 +146,8 @@ func TestTranslatedSYNCookies(t *testing.T) {
 	}
 }
 
-// TestTranslatedSilence: a server that was silent for longer than a clock of 16 bits goes round, 65.5 s, is heard at once when it speaks
-// again, with timestamps that the mux stamps and without.
+// TestTranslatedSilence checks that the push of a server that was silent for longer than a turn of
+// a 16-bit clock, 65.5 s, arrives immediately, with and without timestamps stamped by the mux.
 func TestTranslatedSilence(t *testing.T) {
 	logsOnFailure(t, shared)
 	plain := []stranger{newStranger(t, 1, "1"), newStranger(t, 2, "2")}
@@ -180,7 +184,7 @@ func TestTranslatedSilence(t *testing.T) {
 	}
 }
 
-// hearAfter asks a server to say something after a silence, and hears it.
+// hearAfter requests a push after a silence, and waits for it.
 func hearAfter(target string, silence time.Duration) error {
 	conn, err := dial("tcp", target)
 	if err != nil {
@@ -207,7 +211,8 @@ func hearAfter(target string, silence time.Duration) error {
 	}
 }
 
-// TestTranslatedDatagrams: UDP goes both ways through the muxes, each client's flows to one server.
+// TestTranslatedDatagrams checks that UDP passes the muxes both ways, each client's flows to one
+// server.
 func TestTranslatedDatagrams(t *testing.T) {
 	logsOnFailure(t, shared)
 	plain := []stranger{newStranger(t, 1, "1"), newStranger(t, 2, "1")}
@@ -222,7 +227,7 @@ func TestTranslatedDatagrams(t *testing.T) {
 	}
 }
 
-// echoes sends datagrams over one flow until each came back.
+// echoes sends datagrams over one flow until each was echoed.
 func echoes(target string, n int) error {
 	conn, err := dial("udp", target)
 	if err != nil {
@@ -259,8 +264,9 @@ func echoes(target string, n int) error {
 	return nil
 }
 
-// TestTranslatedPathMTU: where the way to the client takes smaller packets than the server sends, the router's word reaches the server
-// as its own: without it nothing large would arrive. The router may tell any mux of the VIP, so the VIP is on one.
+// TestTranslatedPathMTU checks a path to the client with a smaller MTU than the server's packets:
+// the router's ICMP message reaches the server translated, because otherwise no large packet would
+// arrive. The router may send it to any mux of the VIP, so the VIP is on one.
 func TestTranslatedPathMTU(t *testing.T) {
 	logsOnFailure(t, shared)
 	plain := newStranger(t, 1, "1")

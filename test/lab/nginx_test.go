@@ -28,11 +28,12 @@ import (
 
 const (
 	nginxPort = 8088
-	// nginxBytes are the length of /pattern.
+	// nginxBytes is the length of /pattern.
 	nginxBytes = 4 << 20
 )
 
-// nginxConfig is that of a server on a VM: its name, /pattern, the same slowly as /slow/pattern, what is put below /put/, and /push of the lab's server.
+// nginxConfig is the configuration of a server on a VM. It serves its name, /pattern, the same
+// slowly as /slow/pattern, uploads below /put/, and /push of the lab's server.
 const nginxConfig = `daemon off;
 user root;
 worker_processes 1;
@@ -61,7 +62,8 @@ http {
 }
 `
 
-// startNginx runs an unmodified nginx on VMs until the test ends, and returns the directory with what is put there.
+// startNginx runs an unmodified nginx on VMs until the test ends, and returns the directory of
+// uploads.
 func startNginx(t *testing.T, vms ...string) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -104,11 +106,12 @@ func startNginx(t *testing.T, vms ...string) (dir string) {
 	return dir
 }
 
-// visitPort is the port of the last visit: those to VIPs and to DIPs behind them must differ.
+// visitPort is the port of the last visit. Ports of visits to VIPs and to DIPs behind them must
+// differ.
 var visitPort atomic.Int32
 
 const (
-	// visitPatience is how long a visitor waits for anything: as long as what is lost may be sent again.
+	// visitPatience bounds the waits of a visitor. It allows for retransmissions.
 	visitPatience = 2 * time.Minute
 )
 
@@ -119,7 +122,7 @@ type visit struct {
 	port    int
 }
 
-// freshPort is one that no other visit and no other connection of client1 has.
+// freshPort returns a port that no other visit and no other connection of client1 uses.
 func freshPort() int {
 	port := lab.FirstNamedPort + int(visitPort.Add(1))
 	if port > lab.LastNamedPort {
@@ -128,7 +131,8 @@ func freshPort() int {
 	return port
 }
 
-// TestNamedPorts: client1's kernel gives no connection a port that visits name, so that a visit can always bind its own.
+// TestNamedPorts checks that client1's kernel assigns no port of visits to other connections, so
+// that a visit can always bind its own.
 func TestNamedPorts(t *testing.T) {
 	dial := func(first, last uint32) error {
 		d := net.Dialer{Control: func(_, _ string, raw syscall.RawConn) (err error) {
@@ -150,7 +154,7 @@ func TestNamedPorts(t *testing.T) {
 	}
 }
 
-// openVisit connects to a target from a port, 0: a fresh one.
+// openVisit connects to a target from a port. 0 means a fresh port.
 func openVisit(target string, port int) (*visit, error) {
 	v := &visit{port: port}
 	if port == 0 {
@@ -171,7 +175,7 @@ func openVisit(target string, port int) (*visit, error) {
 	return v, nil
 }
 
-// visits is openVisit that fails the test, and closes at its end.
+// visits is openVisit, but fails the test on an error. It closes the visit when the test ends.
 func visits(t *testing.T, target string) *visit {
 	t.Helper()
 	v, err := openVisit(target, 0)
@@ -182,7 +186,7 @@ func visits(t *testing.T, target string) *visit {
 	return v
 }
 
-// do sends a request and copies the body of its answer, which may take so long besides.
+// do sends a request and copies the body of its response, which may take longer by besides.
 func (v *visit) do(method, path string, body []byte, to io.Writer, besides time.Duration, headers ...string) error {
 	if err := v.conn.SetDeadline(time.Now().Add(besides + visitPatience)); err != nil {
 		return err
@@ -206,7 +210,7 @@ func (v *visit) do(method, path string, body []byte, to io.Writer, besides time.
 	return err
 }
 
-// name asks who serves.
+// name requests the name of the server.
 func (v *visit) name() (string, error) {
 	var b bytes.Buffer
 	err := v.do("GET", "/", nil, &b, 0)
@@ -225,7 +229,7 @@ func (v *visit) download(path string) error {
 	return nil
 }
 
-// upload puts the pattern and looks at what came.
+// upload uploads the pattern and checks the stored file.
 func (v *visit) upload(dir string) error {
 	pattern, err := os.ReadFile(filepath.Join(dir, "pattern"))
 	if err != nil {
@@ -242,7 +246,7 @@ func (v *visit) upload(dir string) error {
 	return err
 }
 
-// pushed has the server speak after a silence.
+// pushed requests a push of the server after a silence.
 func (v *visit) pushed(after time.Duration) error {
 	var b bytes.Buffer
 	err := v.do("GET", "/push?after="+after.String(), nil, &b, after)
@@ -252,7 +256,7 @@ func (v *visit) pushed(after time.Duration) error {
 	return err
 }
 
-// serverSide is what ss says of the connection at a server.
+// serverSide returns the output of ss for the connection at a server.
 func (v *visit) serverSide(vm string) (string, error) {
 	var out []byte
 	err := netdev.In(inNode(vm), func() (err error) {

@@ -16,20 +16,21 @@ import (
 	"github.com/shuntlb/shunt/internal/netdev"
 )
 
-// outlived is a service whose connections everything happens to.
+// outlived is a service whose connections must survive all changes.
 type outlived struct {
 	service
 	how   string // lines of the endpoint
 	conns connections
 }
 
-// cookied is an echo service under an affinity.
+// cookied returns an echo service with an affinity.
 func cookied(name string, number int, how string) *outlived {
 	return &outlived{service: service{name: name, number: number, protocol: "tcp", port: 7, dipPort: 7, backends: everyVM[:4], more: how}, how: how}
 }
 
-// Connections with cookies live on while servers come and drain, keys and schedulers change, agents of hosts are killed, and muxes are lost and come back without any
-// memory; no kernel finds their timestamps odd. Without cookies the same breaks some.
+// Connections with cookies survive while servers are added and drained, keys and schedulers change,
+// agents of hosts are killed, and muxes are lost and return with empty flow tables. No kernel drops
+// a segment because of its timestamp. Without cookies the same changes break some connections.
 func TestCookiesOutliveEverything(t *testing.T) {
 	logsOnFailure(t, shared)
 	const connections = 80
@@ -119,7 +120,8 @@ func TestCookiesOutliveEverything(t *testing.T) {
 	}
 }
 
-// awaitKeys waits until the cookie keys of VIPs are in a phase: steady when all nodes have the one key, rest when all hosts stamp with a new one.
+// awaitKeys waits until the cookie keys of VIPs are in a phase: steady when all nodes have the
+// single key, rest when all hosts stamp with a new one.
 func awaitKeys(t *testing.T, vips []netip.Addr, phase string) {
 	t.Helper()
 	client, err := shared.Client()
@@ -140,9 +142,11 @@ func awaitKeys(t *testing.T, vips []netip.Addr, phase string) {
 	})
 }
 
-// oddTimestamps are the kernels' counters of segments dropped because of their timestamps, by node and name. Of servers PAWSEstab is no
-// evidence: it is about the timestamps that clients send, which Shunt leaves as they are, and counts a segment that a later one has overtaken
-// by a millisecond. Two namespaces with a router between them, without Shunt, count two in 170,000 requests on busy CPUs.
+// oddTimestamps returns the kernels' counters of segments dropped because of their timestamps, by
+// node and name. PAWSEstab of servers is no evidence: it is about the timestamps that clients send,
+// which Shunt does not change, and counts a segment that a later one has overtaken by a
+// millisecond. Two namespaces with a router between them, without Shunt, count two in 170,000
+// requests on busy CPUs.
 func oddTimestamps(t *testing.T) map[string]uint64 {
 	t.Helper()
 	out := map[string]uint64{}
@@ -161,7 +165,8 @@ func oddTimestamps(t *testing.T) map[string]uint64 {
 	return out
 }
 
-// tcpCounter reads a counter of a node's TCP, by its name in /proc/net/netstat; one that this kernel does not have is 0.
+// tcpCounter reads a counter of a node's TCP, by its name in /proc/net/netstat. A counter that this
+// kernel lacks is 0.
 func tcpCounter(t *testing.T, node, name string) (value uint64) {
 	t.Helper()
 	err := netdev.In(shared.Topology.Name+"-"+node, func() error {

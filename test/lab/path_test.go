@@ -13,7 +13,7 @@ import (
 	"github.com/shuntlb/shunt/internal/netdev"
 )
 
-// Two servers behind one address of their host: only GUE can tell them apart.
+// Two servers behind one address of their host: only GUE can distinguish them.
 func TestGUE(t *testing.T) {
 	logsOnFailure(t, shared)
 	web := service{name: "gue", number: 72, protocol: "tcp", port: 80, dipPort: 8080, encap: "gue",
@@ -28,8 +28,8 @@ func TestGUE(t *testing.T) {
 	}
 }
 
-// A link behind the router that is narrower than both ends believe: the router says so to the VIP, and the server's
-// kernel hears it.
+// A link behind the router has a smaller MTU than both ends assume. The router sends the ICMP
+// message to the VIP, and the server's kernel receives it.
 func TestPathMTU(t *testing.T) {
 	logsOnFailure(t, shared)
 	web := service{name: "mtu", number: 73, protocol: "tcp", port: 80, dipPort: 8080, backends: []string{"host2-vm1"}}
@@ -46,8 +46,8 @@ func TestPathMTU(t *testing.T) {
 	})
 }
 
-// narrowClientLink gives the router's end of the client's link an MTU for the time of the test, and makes the servers
-// forget what they learn of it.
+// narrowClientLink sets the MTU of the router's end of the client's link for the duration of the
+// test, and clears the servers' path MTU caches.
 func narrowClientLink(t *testing.T, mtu int) {
 	t.Helper()
 	router := shared.Topology.Name + "-router1"
@@ -87,7 +87,8 @@ func runIP(t *testing.T, namespace string, args ...string) string {
 	return string(out)
 }
 
-// Datagrams of several packets: the client's kernel cuts them, muxes and hosts keep them together, and so come answers.
+// Datagrams of several packets: the client's kernel fragments them, and muxes and hosts keep the
+// fragments together. The same holds for replies.
 func TestFragments(t *testing.T) {
 	logsOnFailure(t, shared)
 	echo := service{name: "fragments", number: 74, protocol: "udp", port: 5007, dipPort: 7, fragments: "3tuple",
@@ -107,7 +108,8 @@ func TestFragments(t *testing.T) {
 	}
 }
 
-// tryEcho sends a datagram once; it may be lost, also because one of its parts overtook another.
+// tryEcho sends a datagram once. It may be lost, also because one of its fragments overtook
+// another.
 func tryEcho(target, message string) error {
 	conn, err := dial("udp", target)
 	if err != nil {

@@ -15,19 +15,21 @@ import (
 	"github.com/shuntlb/shunt/internal/lab"
 )
 
-// phased is a service whose backends come and go slowly; those in drained drain.
+// phased returns a service whose backends are added and removed slowly. The backend named drained
+// drains.
 func phased(backends []string, drained string) service {
 	s := service{name: "phased", number: 60, protocol: "tcp", port: 80, dipPort: 8080, backends: backends, only4: true}
 	s.entry = func(vm lab.Node) string {
 		return fmt.Sprintf("  - {dip: %q, port: 8080, host: %q, drain: %v}\n", vm.Addresses().V4.Addr(), lab.HostAddresses(vm.Index).V4.Addr(), vm.Name == drained)
 	}
-	// What is looked at while a backend drains or grows takes its time on a busy machine.
+	// The steps during a drain or slow start take time on a busy machine.
 	s.health = fastHTTP + "\n  slowStart: 10s\n  drainTimeout: 10s"
 	return s
 }
 
-// A drained backend keeps its connections until the limit and gets no new ones; then it has no place any more. One that
-// is new, or does not drain any more, grows to its weight.
+// A drained backend keeps its connections until the limit and gets no new ones. Then it is removed
+// from the ring. A new backend, or one that no longer drains, is in slow start until it has its
+// weight.
 func TestDrainLimitAndSlowStart(t *testing.T) {
 	logsOnFailure(t, shared)
 	all := []string{"host1-vm1", "host2-vm1", "host3-vm1"}
@@ -61,7 +63,7 @@ func TestDrainLimitAndSlowStart(t *testing.T) {
 	}
 }
 
-// ask asks a server for its name over an open connection.
+// ask requests a server's name over an open connection.
 func ask(t *testing.T, conn net.Conn) string {
 	t.Helper()
 	if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\nHost: phased\r\n\r\n"); err != nil {
@@ -79,7 +81,7 @@ func ask(t *testing.T, conn net.Conn) string {
 	return strings.TrimSpace(string(name))
 }
 
-// decided waits for a decision of the service that fits, or for none at all when fits is nil.
+// decided waits for a decision of the service that matches, or for none at all if fits is nil.
 func decided(t *testing.T, what string, fits func(*apiv1.MemberDecision) bool) {
 	t.Helper()
 	await(t, what, func(ctx context.Context) error {

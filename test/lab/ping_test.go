@@ -18,7 +18,7 @@ const (
 	echoReply6 = 129
 )
 
-// The muxes answer ping to a VIP of either family, and keep silent about addresses that are no VIP.
+// The muxes reply to ping to a VIP of either family, and do not reply for other addresses.
 func TestVIPAnswersPing(t *testing.T) {
 	logsOnFailure(t, shared)
 	web := service{name: "ping", number: 27, protocol: "tcp", port: 80, dipPort: 8080, backends: []string{"host1-vm1"}}

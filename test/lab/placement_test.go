@@ -14,8 +14,8 @@ import (
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 )
 
-// TestPlacement: VIPs are on the muxes that the managers place them on, in routers, plans and tables, and move without a
-// lost packet. The steps follow each other in one lab.
+// TestPlacement checks that VIPs are on the muxes on which the managers place them, in routers,
+// plans and tables, and move without a lost packet. The steps follow each other in one lab.
 func TestPlacement(t *testing.T) {
 	placesLab(t)
 	web := []service{placedWeb("flows", 10, "  affinity: flow\n"), placedWeb("hashes", 11, "  affinity: hash\n")}
@@ -128,7 +128,7 @@ func TestPlacement(t *testing.T) {
 				awaitGone(t, vip, "mux3")
 			}
 		}
-		// The router has left it out; nobody took its VIPs over yet.
+		// The router has removed it, and no mux has taken over its VIPs yet.
 		traffic := startTraffic(t, web, echo)
 		now := awaitPlaces(t, "VIPs without mux3", all, without("mux3"))
 		awaitOnlyOwn(t, all, now)
@@ -154,7 +154,7 @@ func TestPlacement(t *testing.T) {
 	})
 }
 
-// nodesOfManagers counts the nodes whose streams end at each manager.
+// nodesOfManagers counts the nodes connected to each manager.
 func nodesOfManagers(ctx context.Context, t *testing.T) map[string]int {
 	t.Helper()
 	out := map[string]int{}
@@ -164,7 +164,8 @@ func nodesOfManagers(ctx context.Context, t *testing.T) map[string]int {
 	return out
 }
 
-// evenly: in two zones, and no mux of the same zone has more than one VIP more.
+// evenly checks that each VIP is in two zones, and that no mux has more than one VIP more than
+// another of its zone.
 func evenly(now places) error {
 	counts := now.counts()
 	for vip, p := range now {
@@ -178,7 +179,7 @@ func evenly(now places) error {
 	return nil
 }
 
-// without: no VIP is on a mux.
+// without returns a check that no VIP is on a mux.
 func without(mux string) func(places) error {
 	return func(now places) error {
 		for vip, p := range now {
@@ -190,7 +191,7 @@ func without(mux string) func(places) error {
 	}
 }
 
-// leave is nil when a VIP is leaving a mux.
+// leave returns nil when a VIP is leaving a mux.
 func leave(ctx context.Context, services []service, mux string) error {
 	now, err := readPlaces(ctx, services)
 	if err != nil {
@@ -216,7 +217,7 @@ func awaitGone(t *testing.T, vip, mux string) {
 	})
 }
 
-// awaitManagers waits until all managers are there and one leads, and all nodes are connected.
+// awaitManagers waits until all managers are up and one leads, and all nodes are connected.
 func awaitManagers(t *testing.T) {
 	t.Helper()
 	await(t, "all managers", func(ctx context.Context) error {
@@ -245,7 +246,7 @@ func awaitManagers(t *testing.T) {
 	awaitNodes(t)
 }
 
-// awaitNodes waits until the leader hears all nodes.
+// awaitNodes waits until all nodes report to the leader.
 func awaitNodes(t *testing.T) {
 	t.Helper()
 	await(t, "all nodes", func(ctx context.Context) error {
@@ -262,7 +263,7 @@ func awaitNodes(t *testing.T) {
 	})
 }
 
-// countEvents counts what happened to services, by reason.
+// countEvents counts the events of services, by reason.
 func countEvents(t *testing.T, reasons ...string) (n uint32) {
 	t.Helper()
 	client, err := shared.Client()

@@ -23,7 +23,8 @@ import (
 // zones of the muxes: a VIP with two replicas in two zones is on mux2 and one of the others.
 var zones = map[string]string{"mux1": "east", "mux2": "west", "mux3": "east"}
 
-// placesLab makes a lab with three managers and three muxes the shared one for the rest of the test.
+// placesLab makes a lab with three managers and three muxes the shared one for the rest of the
+// test.
 func placesLab(t *testing.T) {
 	t.Helper()
 	topology := lab.DefaultTopology()
@@ -62,11 +63,11 @@ func placesLab(t *testing.T) {
 	}
 }
 
-// patientHTTP finds nobody dead while managers and muxes are killed on a busy machine: long connections to a server that is
-// called dead break, as they must.
+// patientHTTP marks no server dead while managers and muxes are killed on a busy machine, because
+// long connections to a dead server break.
 const patientHTTP = "{http: {path: /healthz}, port: 8080, interval: 500ms, timeout: 500ms, rise: 1, fall: 20}"
 
-// placedWeb is a web service with two muxes for each VIP.
+// placedWeb returns a web service with two muxes for each VIP.
 func placedWeb(name string, number int, more string) service {
 	return service{
 		name: name, number: number, protocol: "tcp", port: 80, dipPort: 8080, backends: []string{"host1-vm1", "host2-vm1", "host3-vm1"},
@@ -74,7 +75,7 @@ func placedWeb(name string, number int, more string) service {
 	}
 }
 
-// places are the muxes of every VIP of some services, and those that are leaving.
+// places holds the muxes of every VIP of some services, and those that are leaving.
 type places map[string]*apiv1.VIPPlacement
 
 func readPlaces(ctx context.Context, services []service) (places, error) {
@@ -95,7 +96,7 @@ func readPlaces(ctx context.Context, services []service) (places, error) {
 	return out, nil
 }
 
-// counts are the VIPs of each mux.
+// counts returns the number of VIPs of each mux.
 func (p places) counts() map[string]int {
 	out := map[string]int{}
 	for _, place := range p {
@@ -114,7 +115,8 @@ func (p places) String() string {
 	return strings.Join(words, "; ")
 }
 
-// awaitPlaces waits until every VIP is on two muxes that fit and nobody leaves, and the router reaches it by exactly these.
+// awaitPlaces waits until every VIP is on two muxes that fit, no mux is leaving, and the router
+// reaches the VIP through exactly these.
 func awaitPlaces(t *testing.T, what string, services []service, fits func(places) error) places {
 	t.Helper()
 	var now places
@@ -141,7 +143,7 @@ func awaitPlaces(t *testing.T, what string, services []service, fits func(places
 	return now
 }
 
-// muxesAtRouter are the muxes that the router's routes to a VIP lead to, ordered.
+// muxesAtRouter returns the muxes of the router's routes to a VIP, ordered.
 func muxesAtRouter(vip netip.Addr) ([]string, error) {
 	via, err := shared.RoutesAtRouter(netip.PrefixFrom(vip, vip.BitLen()))
 	var out []string
@@ -162,7 +164,8 @@ func muxesAtRouter(vip netip.Addr) ([]string, error) {
 	return out, err
 }
 
-// awaitOnlyOwn waits until the muxes' tables, plans and routes have the VIPs of each mux and no others.
+// awaitOnlyOwn waits until the muxes' tables, plans and routes have the VIPs of each mux and no
+// others.
 func awaitOnlyOwn(t *testing.T, services []service, now places) {
 	t.Helper()
 	await(t, "muxes with their own VIPs alone", func(ctx context.Context) error {
@@ -197,7 +200,7 @@ func awaitOnlyOwn(t *testing.T, services []service, now places) {
 	})
 }
 
-// ownRoutes compares what `shunt describe node` says of a mux with the places.
+// ownRoutes compares the output of `shunt describe node` for a mux with the places.
 func ownRoutes(mux string, now places) error {
 	text, err := shunt("describe", "node", mux, "-o", "json")
 	if err != nil {
@@ -232,7 +235,7 @@ func ownRoutes(mux string, now places) error {
 		}
 		vip, _, _ := strings.Cut(r.Prefix, "/")
 		if a, err := netip.ParseAddr(vip); err != nil || lab.NAT4.Contains(a) || lab.NAT6.Contains(a) {
-			continue // what it sends from with path nat
+			continue // a source address of path nat
 		}
 		routes = append(routes, vip)
 	}
@@ -259,7 +262,7 @@ func shunt(args ...string) (string, error) {
 	return string(out), nil
 }
 
-// mustShunt runs a command that may not fail.
+// mustShunt runs a command that must succeed.
 func mustShunt(t *testing.T, args ...string) string {
 	t.Helper()
 	out, err := shunt(args...)
@@ -269,7 +272,7 @@ func mustShunt(t *testing.T, args ...string) string {
 	return out
 }
 
-// traffic is everything at once: requests on connections of their own, long connections, and datagrams that are counted.
+// traffic combines requests on new connections, long connections, and counted datagrams.
 type traffic struct {
 	load   *lab.Loader
 	kept   *kept
@@ -292,7 +295,7 @@ func startTraffic(t *testing.T, web []service, echo service) *traffic {
 	return &traffic{load: load, kept: keep(t, targets, keptEach), stream: startStream(t, echo.targets())}
 }
 
-// end fails the test for each request that failed, each connection that broke and each datagram that was lost.
+// end fails the test for each failed request, broken connection and lost datagram.
 func (f *traffic) end(t *testing.T) {
 	t.Helper()
 	reports, err := f.load.Stop()

@@ -13,7 +13,8 @@ import (
 	"github.com/shuntlb/shunt/internal/lab"
 )
 
-// asksInItsOwnName: the server neither answers ARP for its VIP nor asks in the VIP's name. Without the two settings it does both.
+// asksInItsOwnName checks that the server neither answers ARP requests for its VIP nor sends
+// requests with the VIP as sender. Without the two settings it does both.
 func (p *plainServer) asksInItsOwnName(t *testing.T) {
 	t.Helper()
 	namespace := shared.Topology.Name + "-" + p.vm
@@ -26,7 +27,8 @@ func (p *plainServer) asksInItsOwnName(t *testing.T) {
 	all := listen(t, p.vm, lab.Uplink)
 	look := func(settings string) (asked, answered map[netip.Addr]bool) {
 		all.forget()
-		// Who says which address is whose, in what the server sends: an answer to the second question comes after one to the first.
+		// Collect the senders of the server's ARP packets. A reply to the second request comes
+		// after one to the first.
 		for _, of := range []netip.Addr{vip, dip} {
 			sendFrame(t, "host1", "vm1", arpRequest(hardwareAddress(t, "host1", "vm1"), asker, of))
 		}
@@ -40,7 +42,7 @@ func (p *plainServer) asksInItsOwnName(t *testing.T) {
 			return out
 		}
 		await(t, "ARP of the server with "+settings, func(context.Context) error {
-			// Whoever answers a client has to know its router's address.
+			// A response to a client requires the router's address, and so an ARP request.
 			runIP(t, namespace, "neigh", "flush", "dev", lab.Uplink)
 			if _, err := get(netip.AddrPortFrom(vip, lab.ServerPort).String(), "/"); err != nil {
 				return err
@@ -69,7 +71,7 @@ func (p *plainServer) asksInItsOwnName(t *testing.T) {
 	}
 }
 
-// arpRequest asks who has an address (RFC 826).
+// arpRequest returns an ARP request for an address (RFC 826).
 func arpRequest(from net.HardwareAddr, sender, target netip.Addr) []byte {
 	f := bytes.Repeat([]byte{0xff}, 6)
 	f = append(f, from...)

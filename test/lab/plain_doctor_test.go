@@ -13,7 +13,7 @@ import (
 	"github.com/shuntlb/shunt/internal/lab"
 )
 
-// doctor asks the doctor on the server for what is not in order, and whether it failed.
+// doctor runs shunt doctor on the server and returns the failed checks, and whether it failed.
 func (p *plainServer) doctor(t *testing.T, args ...string) (wrong []doctor.Result, failed bool) {
 	t.Helper()
 	argv := append([]string{program, "doctor", "--role", "server", "--interface", lab.Uplink, "-o", "json"}, args...)
@@ -37,7 +37,8 @@ func (p *plainServer) doctor(t *testing.T, args ...string) (wrong []doctor.Resul
 	return wrong, err != nil
 }
 
-// The doctor finds each thing that is spoilt on a server that is otherwise as the page says, and its cure cures it.
+// The doctor finds each fault injected into a server that is otherwise set up by the page, and its
+// fix works.
 func TestDoctorOfPlainServers(t *testing.T) {
 	logsOnFailure(t, shared)
 	p := readPlainServer(t)
@@ -83,7 +84,7 @@ func TestDoctorOfPlainServers(t *testing.T) {
 			t.Fatalf("after the script the doctor finds %+v", wrong)
 		}
 	}
-	// Neither device is there, nor anything else of the script.
+	// Neither the devices nor anything else of the script exist.
 	p.run(t, "down")
 	wrong, _ := p.doctor(t, "--vip", vips)
 	for _, check := range []string{"vip", "ipv4 tunnel", "ipv6 tunnel"} {

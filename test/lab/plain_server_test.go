@@ -23,7 +23,7 @@ type plainServer struct {
 	alternate                  *standIn
 }
 
-// blocks are the fenced blocks of a language in a page, in order.
+// blocks returns the fenced blocks of a language in a page, in order.
 func blocks(page, language string) []string {
 	var out []string
 	for i, block := range strings.Split("\n"+page, "\n```") {
@@ -69,7 +69,8 @@ func readPlainServer(t *testing.T) *plainServer {
 	return p
 }
 
-// wholePackets makes the server's link carry packets as they are on a wire: not several in one, and with their sums.
+// wholePackets makes the server's link carry packets as on a wire: not several in one, and with
+// checksums.
 func (p *plainServer) wholePackets(t *testing.T) {
 	t.Helper()
 	host, err := netdev.OpenNamespace(shared.Topology.Name + "-host1")
@@ -139,8 +140,8 @@ func (p *plainServer) command(argv ...string) ([]byte, error) {
 	return out, err
 }
 
-// A server without a host agent, set up exactly as the page says: it serves VIPs of both families over TCP and UDP, full segments arrive
-// whole, and the doctor finds nothing to cure.
+// A server without a host agent, set up exactly by the page: it serves VIPs of both families over
+// TCP and UDP, full segments arrive unfragmented, and the doctor finds no fault.
 func TestPlainServer(t *testing.T) {
 	logsOnFailure(t, shared)
 	p := readPlainServer(t)
@@ -190,7 +191,7 @@ func (p *plainServer) set(t *testing.T, key, value string) {
 	}
 }
 
-// serves: HTTP, echoes, and bytes in both directions.
+// serves checks HTTP, echoes, and bytes in both directions.
 func (p *plainServer) serves(t *testing.T, vip netip.Addr) {
 	t.Helper()
 	web, echo := netip.AddrPortFrom(vip, lab.ServerPort).String(), netip.AddrPortFrom(vip, lab.EchoPort).String()

@@ -16,8 +16,8 @@ import (
 	"github.com/shuntlb/shunt/internal/wire"
 )
 
-// fitsTunnel: SYN-ACKs tell clients how much fits into the tunnel, uploads of just that size arrive in whole tunnel packets that nobody
-// may cut, and downloads do not pass it.
+// fitsTunnel checks that the MSS in SYN-ACKs fits into the tunnel, that uploads of exactly that
+// size arrive in unfragmented tunnel packets with DF, and that downloads bypass the tunnel.
 func (p *plainServer) fitsTunnel(t *testing.T, encap string) {
 	t.Helper()
 	const size = 20_000_000
@@ -91,7 +91,7 @@ func (p *plainServer) upload(t *testing.T, target string, size int64) {
 	}
 }
 
-// synAckFrom tells frames with a SYN-ACK from an address.
+// synAckFrom matches frames with a SYN-ACK from an address.
 func synAckFrom(vip netip.Addr) func(frame) bool {
 	return func(f frame) bool {
 		h, err := wire.ParseFrame(f.data)
@@ -99,7 +99,7 @@ func synAckFrom(vip netip.Addr) func(frame) bool {
 	}
 }
 
-// optionMSS is the MSS that a TCP header says, 0 without (RFC 9293 section 3.2).
+// optionMSS returns the MSS option of a TCP header, or 0 without one (RFC 9293 section 3.2).
 func optionMSS(tcp []byte) int {
 	options := tcp[20 : tcp[12]>>4*4]
 	for len(options) >= 2 && options[0] != 0 {
@@ -115,7 +115,8 @@ func optionMSS(tcp []byte) int {
 	return 0
 }
 
-// The page's other way to make segments fit: nftables makes the MSS of SYN-ACKs smaller, and never larger.
+// The page's alternative way to make segments fit: nftables reduces the MSS of SYN-ACKs, and never
+// increases it.
 func TestPlainServerClampsByTables(t *testing.T) {
 	logsOnFailure(t, shared)
 	p := readPlainServer(t)
@@ -152,7 +153,7 @@ func TestPlainServerClampsByTables(t *testing.T) {
 	}
 }
 
-// tables gives nftables of the server commands.
+// tables runs nftables commands on the server.
 func (p *plainServer) tables(t *testing.T, text string) {
 	t.Helper()
 	file := filepath.Join(p.dir, "nft")

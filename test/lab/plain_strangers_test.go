@@ -12,7 +12,8 @@ import (
 	"github.com/shuntlb/shunt/internal/wire"
 )
 
-// Tunnels of strangers are taken by the kernel's devices, and refused by the page's table for nftables.
+// The kernel's devices accept tunnels of any sender, and the page's table for nftables refuses
+// them.
 func TestPlainServerRefusesStrangers(t *testing.T) {
 	logsOnFailure(t, shared)
 	p := readPlainServer(t)
@@ -26,7 +27,8 @@ func TestPlainServerRefusesStrangers(t *testing.T) {
 		t.Fatal(err)
 	}
 	echoes := listen(t, "client1", lab.Uplink)
-	t.Cleanup(func() { _, _ = p.command("nft", "delete table inet plain_server") }) // there is none when all went well
+	// There is no table after success.
+	t.Cleanup(func() { _, _ = p.command("nft", "delete table inet plain_server") })
 	for i, vip := range p.vips {
 		from, dip := []netip.Addr{client.Addresses().V4.Addr(), client.Addresses().V6.Addr()}[i], []netip.Addr{vm.Addresses().V4.Addr(), vm.Addresses().V6.Addr()}[i]
 		protocol, source := uint8(wire.ProtoIPIP), netip.MustParseAddr("100.64.7.7")

@@ -15,7 +15,8 @@ import (
 	"github.com/shuntlb/shunt/internal/netdev"
 )
 
-// tunnelsMissing tells what the kernel says when it is asked for the tunnel devices of plain servers; nil when it has them.
+// tunnelsMissing returns the kernel's error for the tunnel devices of plain servers, or nil if it
+// supports them.
 func tunnelsMissing(t *testing.T) error {
 	t.Helper()
 	ns, err := netdev.NewNamespace()
@@ -37,16 +38,17 @@ func tunnelsMissing(t *testing.T) error {
 	})
 }
 
-// standIn is what takes packets out of their tunnels in the place of the kernel's devices, where it has none: TUN devices by their names,
-// and this test behind them. What `ip` makes instead is said in the commands of its directory, which is to be first in PATH. Everything
-// else is the kernel's: addresses, filters, routes, sockets.
+// standIn decapsulates packets instead of the kernel's tunnel devices if the kernel lacks them:
+// with TUN devices of the same names, and this test behind them. The command `ip` in its directory,
+// which must be first in PATH, makes the TUN devices instead. All else is the kernel's: addresses,
+// filters, routes, sockets.
 type standIn struct {
 	dir     string
 	node    string
 	devices map[string]*standInDevice // by name
 }
 
-// standInDevice is one of them, and the sockets that tunnels come to.
+// standInDevice is one device, and the sockets that receive its tunnels.
 type standInDevice struct {
 	tun     int
 	sockets []int
@@ -54,7 +56,8 @@ type standInDevice struct {
 	done    sync.WaitGroup
 }
 
-// newStandIn writes the command `ip`: all as it is but for the three kinds of things that the kernel lacks.
+// newStandIn writes the command `ip`: unchanged except for the three kinds of objects that the
+// kernel lacks.
 func newStandIn(t *testing.T, node string) *standIn {
 	t.Helper()
 	real, err := exec.LookPath("ip")
@@ -77,7 +80,7 @@ exec %[1]s "$@"
 	return s
 }
 
-// attach takes packets out of tunnels to an address, IP in IP or GUE, into a device that `ip` made.
+// attach decapsulates tunnel packets to an address, IP in IP or GUE, into a device that `ip` made.
 func (s *standIn) attach(t *testing.T, name string, dip netip.Addr, gue bool) {
 	t.Helper()
 	d := &standInDevice{tun: -1, stop: make(chan struct{})}
@@ -112,7 +115,7 @@ func (s *standIn) detach() {
 	}
 }
 
-// socket takes what comes to an address; inner finds the inner packet in what is read.
+// socket receives packets to an address. inner finds the inner packet in the received data.
 func (d *standInDevice) socket(dip netip.Addr, kind, protocol int, inner func([]byte) []byte) error {
 	const guePort = 6080
 	family, port := unix.AF_INET, 0
@@ -132,7 +135,7 @@ func (d *standInDevice) socket(dip netip.Addr, kind, protocol int, inner func([]
 	}
 	d.sockets = append(d.sockets, fd)
 	if dip.Is6() && kind == unix.SOCK_DGRAM {
-		// UDP_NO_CHECK6_RX: tunnels have no sum (RFC 6935).
+		// UDP_NO_CHECK6_RX, because tunnels have no checksum (RFC 6935).
 		err = unix.SetsockoptInt(fd, unix.IPPROTO_UDP, unix.UDP_NO_CHECK6_RX, 1)
 	}
 	err = errors.Join(err, unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 16<<20),
@@ -156,14 +159,14 @@ func (d *standInDevice) socket(dip netip.Addr, kind, protocol int, inner func([]
 				return
 			}
 			if packet := inner(buf[:n]); len(packet) > 0 {
-				_, _ = unix.Write(d.tun, packet) // a device that is down takes none
+				_, _ = unix.Write(d.tun, packet) // a device that is down accepts none
 			}
 		}
 	})
 	return nil
 }
 
-// ip4Payload is what is behind an IPv4 header.
+// ip4Payload returns the payload of an IPv4 packet.
 func ip4Payload(b []byte) []byte {
 	if len(b) < 20 {
 		return nil
@@ -171,8 +174,9 @@ func ip4Payload(b []byte) []byte {
 	return b[min(len(b), int(b[0]&15)*4):]
 }
 
-// guePayload is what is behind a GUE header, by the rules of Linux (net/ipv4/fou_core.c): version 0, no control message, no flags; what
-// is behind the flags up to the header's length is left aside.
+// guePayload returns the payload after a GUE header, by the rules of Linux (net/ipv4/fou_core.c):
+// version 0, no control message, no flags. It skips the data after the flags up to the header's
+// length.
 func guePayload(b []byte) []byte {
 	if len(b) < 4 || b[0]>>5 != 0 || b[2] != 0 || b[3] != 0 || (b[1] != unix.IPPROTO_IPIP && b[1] != unix.IPPROTO_IPV6) {
 		return nil
@@ -180,7 +184,7 @@ func guePayload(b []byte) []byte {
 	return b[min(len(b), 4+4*int(b[0]&31)):]
 }
 
-// openTUN opens a TUN device of the present namespace.
+// openTUN opens a TUN device of the current namespace.
 func openTUN(name string) (int, error) {
 	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -27,7 +27,8 @@ const (
 	alertsFile    = "../../docs/ops/prometheus-alerts.yml"
 )
 
-// TestPrometheus runs every expression of the dashboard and of the alerts against a Prometheus that scrapes the lab.
+// TestPrometheus runs every expression of the dashboard and of the alerts against a Prometheus that
+// scrapes the lab.
 func TestPrometheus(t *testing.T) {
 	logsOnFailure(t, shared)
 	web := service{name: "metrics", number: 60, protocol: "tcp", port: 80, dipPort: 8080, backends: []string{"host1-vm1", "host2-vm1", "host3-vm1"}}
@@ -41,7 +42,7 @@ func TestPrometheus(t *testing.T) {
 	targets := web.targets()
 	for _, e := range expressions {
 		await(t, e.where+": series of "+e.query, func(ctx context.Context) error {
-			if _, err := get(targets[0], "/"); err != nil { // counters move
+			if _, err := get(targets[0], "/"); err != nil { // so that counters change
 				return err
 			}
 			n, err := p.series(ctx, e.query)
@@ -57,10 +58,10 @@ func TestPrometheus(t *testing.T) {
 	p.checkAlerts(t)
 }
 
-// expression is a query and where it stands.
+// expression is a query and its position.
 type expression struct{ where, query string }
 
-// importable is what Grafana reads of a dashboard when a person imports it.
+// importable is the part of a dashboard that Grafana reads on import.
 type importable struct {
 	Inputs []struct {
 		Name, Type, PluginID string
@@ -95,9 +96,9 @@ func dashboard(t *testing.T) importable {
 	return d
 }
 
-// dashboardExpressions are the queries of all panels with the variables filled in. It checks on the way that Grafana can
-// import the file: one input for the data source that every panel uses, panel types that are required, no two panels of
-// one id or in one place.
+// dashboardExpressions returns the queries of all panels with the variables filled in. It also
+// checks that Grafana can import the file: one input for the data source that every panel uses,
+// panel types that are required, and no two panels with one id or position.
 func dashboardExpressions(t *testing.T) []expression {
 	t.Helper()
 	d := dashboard(t)
@@ -138,7 +139,8 @@ func dashboardExpressions(t *testing.T) []expression {
 // comparison is at the end of every alert's expression.
 var comparison = regexp.MustCompile(` (==|!=|<|>) [0-9.]+$`)
 
-// alertExpressions are the alerts' queries without their comparison, which hides series unless something is wrong.
+// alertExpressions returns the alerts' queries without their comparison, which hides series unless
+// something is wrong.
 func alertExpressions(t *testing.T) []expression {
 	t.Helper()
 	text, err := os.ReadFile(alertsFile)
@@ -166,14 +168,15 @@ func alertExpressions(t *testing.T) []expression {
 	return out
 }
 
-// prometheus is one that runs beside the lab's manager.
+// prometheus is a Prometheus that runs in the lab's manager namespace.
 type prometheus struct {
 	client http.Client
 }
 
 const prometheusAddress = "127.0.0.1:9090"
 
-// startPrometheus starts the distribution's Prometheus with the alert rules and every node of the lab as a target.
+// startPrometheus starts the distribution's Prometheus with the alert rules and every node of the
+// lab as a target.
 func startPrometheus(t *testing.T) *prometheus {
 	t.Helper()
 	for _, program := range []string{"prometheus", "promtool"} {
@@ -227,7 +230,7 @@ func startPrometheus(t *testing.T) *prometheus {
 	return p
 }
 
-// ask is a call of Prometheus's API; data is decoded into out.
+// ask calls Prometheus's API and decodes the data into out.
 func (p *prometheus) ask(ctx context.Context, path string, query url.Values, out any) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+prometheusAddress+"/api/v1/"+path+"?"+query.Encode(), nil)
 	if err != nil {
@@ -251,7 +254,7 @@ func (p *prometheus) ask(ctx context.Context, path string, query url.Values, out
 	return json.Unmarshal(answer.Data, out)
 }
 
-// series counts what a query gives.
+// series counts the series of a query's result.
 func (p *prometheus) series(ctx context.Context, query string) (int, error) {
 	var data struct{ Result []any }
 	err := p.ask(ctx, "query", url.Values{"query": {query}}, &data)
@@ -273,7 +276,7 @@ func (p *prometheus) checkVariable(t *testing.T, name, definition string) {
 	}
 }
 
-// checkAlerts: the rules run without an error, and nothing is wrong with the lab that would be worth a page.
+// checkAlerts checks that the rules run without an error, and that no alert fires.
 func (p *prometheus) checkAlerts(t *testing.T) {
 	t.Helper()
 	var data struct {

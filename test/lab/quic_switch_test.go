@@ -5,8 +5,9 @@ import (
 	"testing"
 )
 
-// TestQUICSwitchedOff: protocol quic with affinity cookie becomes udp under clients that download, move and rebind, at servers that the ring has for none of
-// them; no download breaks or changes its server. New connections work.
+// TestQUICSwitchedOff changes protocol quic with affinity cookie to udp under clients that
+// download, migrate and rebind, at servers to which the ring maps none of them. No download breaks
+// or changes its server. New connections work.
 func TestQUICSwitchedOff(t *testing.T) {
 	logsOnFailure(t, shared)
 	s := quicService("quic-off", 181, "{format: quiclb}", "host1-vm1", "host2-vm1", "host3-vm1")

@@ -22,7 +22,7 @@ import (
 // quicMoves is how often each client changes its port and address.
 const quicMoves = 20
 
-// quicService is an HTTP/3 service; quic is the endpoint's block.
+// quicService returns an HTTP/3 service. quic is the endpoint's block.
 func quicService(name string, number int, quic string, backends ...string) service {
 	return service{
 		name: name, number: number, protocol: "udp", as: "quic", port: 443, dipPort: lab.QUICPort, backends: backends,
@@ -30,7 +30,8 @@ func quicService(name string, number int, quic string, backends ...string) servi
 	}
 }
 
-// serveQUIC starts the service's server on a VM, for both families, with what the manager says connection ids are to be made of.
+// serveQUIC starts the service's server on a VM, for both families, with the manager's
+// configuration of connection ids.
 func (s service) serveQUIC(t *testing.T, vm string) {
 	t.Helper()
 	for _, server := range s.quicServers(t, vm) {
@@ -45,7 +46,8 @@ func (s service) serveQUIC(t *testing.T, vm string) {
 	}
 }
 
-// quicServers are the service's servers on a VM as the manager says now. Every client has to prove its address.
+// quicServers returns the service's servers on a VM by the manager's current configuration. Every
+// client has to prove its address.
 func (s service) quicServers(t *testing.T, vm string) (servers []lab.QUICServer) {
 	t.Helper()
 	node, err := shared.Topology.Find(vm)
@@ -59,7 +61,7 @@ func (s service) quicServers(t *testing.T, vm string) (servers []lab.QUICServer)
 	return servers
 }
 
-// mover is a client of its own process that downloads all the time, and moves when it is told.
+// mover is a client in a separate process that downloads all the time, and migrates on command.
 type mover struct {
 	name     string
 	commands io.WriteCloser
@@ -67,7 +69,7 @@ type mover struct {
 	last     lab.QUICReport
 }
 
-// startMover runs a client on client1 and returns when it has its first answer.
+// startMover runs a client on client1 and returns when it has its first response.
 func startMover(t *testing.T, name string, argv ...string) *mover {
 	t.Helper()
 	cmd := shared.Command(argv...)
@@ -105,7 +107,7 @@ func startMover(t *testing.T, name string, argv ...string) *mover {
 	return m
 }
 
-// want waits for the next report; it must be the event, from the server that it always was.
+// want waits for the next report. It must be the event, from the same server as always.
 func (m *mover) want(t *testing.T, event string) {
 	t.Helper()
 	select {
@@ -122,7 +124,7 @@ func (m *mover) want(t *testing.T, event string) {
 	}
 }
 
-// tell gives all clients an order and waits until each has obeyed.
+// tell sends a command to all clients and waits until each has executed it.
 func tell(t *testing.T, movers []*mover, event string, order func(i int) string) {
 	t.Helper()
 	for i, m := range movers {
@@ -135,7 +137,8 @@ func tell(t *testing.T, movers []*mover, event string, order func(i int) string)
 	}
 }
 
-// moreAddresses gives client1 a second address of each family for the rest of the test, and returns all four, by family.
+// moreAddresses adds a second address of each family to client1 for the rest of the test, and
+// returns all four, by family.
 func moreAddresses(t *testing.T) (v4, v6 []string) {
 	t.Helper()
 	ns, err := netdev.OpenNamespace(client1())
@@ -157,8 +160,8 @@ func moreAddresses(t *testing.T) (v4, v6 []string) {
 	return []string{first.V4.Addr().String(), second.V4.Addr().String()}, []string{first.V6.Addr().String(), second.V6.Addr().String()}
 }
 
-// startMovers runs a client of each library for each VIP and each length of ClientHello: with 90 further names of protocols it takes several
-// datagrams.
+// startMovers runs a client of each library for each VIP and each length of ClientHello: with 90
+// additional protocol names it takes several datagrams.
 func startMovers(t *testing.T, s service, names ...string) (movers []*mover) {
 	t.Helper()
 	python, err := filepath.Abs("../../.tools/aioquic/bin/python")
@@ -191,7 +194,8 @@ func startMovers(t *testing.T, s service, names ...string) (movers []*mover) {
 	return movers
 }
 
-// rotateQUIC replaces the key of connection ids: muxes have the new one first, then servers make ids with it.
+// rotateQUIC rotates the key of connection ids: muxes get the new one first, then servers make ids
+// with it.
 func (s service) rotateQUIC(t *testing.T, vms []string) {
 	t.Helper()
 	before := s.quicServers(t, vms[0])[0].Config
@@ -226,7 +230,7 @@ func (s service) rotateQUIC(t *testing.T, vms []string) {
 	}
 }
 
-// newest names the configuration that servers make new connection ids with.
+// newest returns the configuration with which servers make new connection ids.
 func newest(t *testing.T, text []byte) string {
 	t.Helper()
 	configs, err := quiclb.Parse(text)
@@ -237,8 +241,9 @@ func newest(t *testing.T, text []byte) string {
 	return c.String()
 }
 
-// Clients download while they change port and address 20 times, and everything else changes as well: servers come, drain and go, a mux is lost and comes back, agents
-// are replaced, the key is rotated. No download breaks, and none is answered by another server.
+// Clients download while they change port and address 20 times, and everything else changes as
+// well: servers are added, drained and removed, a mux is lost and returns, agents are replaced, the
+// key is rotated. No download breaks or changes its server.
 func TestQUICMigration(t *testing.T) {
 	logsOnFailure(t, shared)
 	ctx := t.Context()
@@ -287,14 +292,15 @@ func TestQUICMigration(t *testing.T) {
 				t.Fatal(err)
 			}
 		},
-		18: func() { s.apply(t) }, // a server goes that none of these connections is at
+		18: func() { s.apply(t) }, // removes a server that has none of these connections
 	}
 	for i := range quicMoves {
 		if step := steps[i]; step != nil {
 			step()
 		}
 		tell(t, movers, "moved", func(n int) string {
-			// aioquic, every second client, also goes on with its old connection id, as behind a NAT that gave it another port.
+			// aioquic, every second client, also continues with its old connection id, as behind a
+			// NAT that rebinds its port.
 			if n%2 == 1 && i%3 == 2 {
 				return "rebind"
 			}
@@ -312,12 +318,13 @@ func TestQUICMigration(t *testing.T) {
 	s.spreads(t)
 }
 
-// spreads fails the test unless new connections come to several servers: where all come to one this shows nothing of those that stay.
+// spreads fails the test unless new connections reach several servers, because with one server the
+// test would not show that connections stay.
 func (s service) spreads(t *testing.T) {
 	t.Helper()
 	for _, target := range s.targets() {
 		at := map[string]int{}
-		// Each comes to any of them by chance.
+		// Each reaches any of them by chance.
 		for range 200 {
 			if len(at) == len(s.backends) {
 				break

@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// dies keeps all packets from a host and its first server until the function it returns is called.
+// dies drops all packets to and from a host and its first server until the returned function is
+// called.
 func dies(t *testing.T, host string) (back func()) {
 	t.Helper()
 	var ends []func()
@@ -30,8 +31,9 @@ func dies(t *testing.T, host string) (back func()) {
 	}
 }
 
-// Connections to a server that was taken out and whose machine is dead are reset, whether it died before or after: hosts do not send their packets on to
-// a machine that is gone for as long as the repair window lasts.
+// Connections to a removed server whose machine is dead are reset, whether it died before or after
+// the removal: hosts do not forward their packets to a dead machine for the rest of the repair
+// window.
 func TestConnectionsToTheDeadAreReset(t *testing.T) {
 	logsOnFailure(t, shared)
 	t.Cleanup(func() {
@@ -41,7 +43,7 @@ func TestConnectionsToTheDeadAreReset(t *testing.T) {
 	})
 	for _, c := range []struct {
 		service
-		first bool // it dies before it is taken out
+		first bool // it dies before it is removed
 	}{
 		{service{name: "dead-left", number: 238, protocol: "tcp", port: 7, dipPort: 7, backends: []string{"host1-vm1", "host2-vm1", "host3-vm1"}}, true},
 		{service{name: "left-dead", number: 239, protocol: "tcp", port: 7, dipPort: 7, backends: []string{"host1-vm1", "host2-vm1", "host3-vm1"}, more: "  affinity: hash\n"}, false},

@@ -9,26 +9,27 @@ import (
 	"github.com/shuntlb/shunt/internal/lab"
 )
 
-// repaired is a service behind affinity hash and one change of its backends: muxes remember none of its connections.
+// repaired is a service with affinity hash and one change of its backends. Muxes hold no flow
+// entries of its connections.
 type repaired struct {
 	service
 	change func(s *service)
 	// alive is how many members are alive after the change.
 	alive int
-	// forgets: connections of slots that move are lost, for hosts repair nothing.
+	// forgets means that connections of slots that move are lost, because hosts do not repair.
 	forgets bool
 }
 
-// everyVM are the servers of the shared lab.
+// everyVM lists the servers of the shared lab.
 var everyVM = []string{"host1-vm1", "host1-vm2", "host2-vm1", "host2-vm2", "host3-vm1", "host3-vm2"}
 
-// hashed is an echo service without flow state.
+// hashed returns an echo service without flow state.
 func hashed(name string, number int, encap string, backends []string) service {
 	return service{name: name, number: number, protocol: "tcp", port: 7, dipPort: 7, encap: encap, backends: backends, more: "  affinity: hash\n"}
 }
 
-// One change of an endpoint's backends breaks no connection, though no mux remembers any: hosts send packets on to the owner before. Where
-// they must not, connections break.
+// One change of an endpoint's backends breaks no connection, although no mux has flow entries,
+// because hosts forward packets to the previous owner. Where they must not, connections break.
 func TestRepairKeepsConnections(t *testing.T) {
 	logsOnFailure(t, shared)
 	all := len(everyVM)
@@ -96,7 +97,8 @@ func TestRepairKeepsConnections(t *testing.T) {
 	})
 }
 
-// Bulk data in both directions goes on while all slots move from one server to another: it is repaired packet by packet.
+// Bulk data in both directions continues while all slots move from one server to another. It is
+// repaired packet by packet.
 func TestRepairKeepsBulkData(t *testing.T) {
 	logsOnFailure(t, shared)
 	cases := []*repaired{
@@ -142,7 +144,7 @@ func TestRepairKeepsBulkData(t *testing.T) {
 	}
 }
 
-// repairs sums the hosts' reasons.
+// repairs returns the sum of the hosts' reasons.
 func repairs(ctx context.Context, t *testing.T) map[string]uint64 {
 	t.Helper()
 	sum := map[string]uint64{}
@@ -156,8 +158,9 @@ func repairs(ctx context.Context, t *testing.T) map[string]uint64 {
 	return sum
 }
 
-// Agents of hosts that are killed or replaced, also by ones with flow tables of another size, know within the window whose connections
-// are whose: those of before a change, and those that began after it.
+// Host agents that are killed or replaced, also by ones with flow tables of another size, still
+// find the owners of connections within the window: of connections from before a change, and of
+// those that began after it.
 func TestRepairOutlivesAgents(t *testing.T) {
 	logsOnFailure(t, shared)
 	s := hashed("repair-agents", 118, "gue", everyVM[:5])
@@ -185,8 +188,9 @@ func TestRepairOutlivesAgents(t *testing.T) {
 	}
 }
 
-// While a server is dead others get its new connections. When it is back, its host sends their packets on to those, and none breaks though no
-// mux remembers any; where nothing is repaired some do.
+// While a server is dead others get its new connections. After it recovers, its host forwards their
+// packets to those servers, and none breaks although no mux has flow entries. Without repair some
+// break.
 func TestRepairOfServersThatComeBack(t *testing.T) {
 	logsOnFailure(t, shared)
 	const connections = 120
@@ -212,7 +216,8 @@ func TestRepairOfServersThatComeBack(t *testing.T) {
 	for _, c := range cases {
 		c.awaitAlive(t, len(everyVM)-1)
 	}
-	// Two endpoints for each family know that it is dead, and so do their hosts.
+	// The revision has two endpoints for each family with the dead server, and the hosts have
+	// applied it.
 	await(t, "hosts know who is dead", func(ctx context.Context) error {
 		if now := synced(ctx, t); now <= known {
 			return fmt.Errorf("all are at revision %d", now)
@@ -244,7 +249,7 @@ func TestRepairOfServersThatComeBack(t *testing.T) {
 	})
 }
 
-// synced is the revision that all hosts obey.
+// synced returns the revision that all hosts have applied.
 func synced(ctx context.Context, t *testing.T) int64 {
 	t.Helper()
 	least := int64(-1)

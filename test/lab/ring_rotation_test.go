@@ -10,8 +10,9 @@ import (
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 )
 
-// TestRingRotationKeepsConnections: a rotation of the ring key breaks no connection of endpoints with affinity hash, though nearly all go to other backends:
-// hosts find the former ones by the former key. Without repair they break.
+// TestRingRotationKeepsConnections checks that a rotation of the ring key breaks no connection of
+// endpoints with affinity hash, although nearly all map to other backends: hosts find the previous
+// ones by the previous key. Without repair they break.
 func TestRingRotationKeepsConnections(t *testing.T) {
 	logsOnFailure(t, shared)
 	forgets := hashed("rotated-nothing", 152, "ipip", everyVM)

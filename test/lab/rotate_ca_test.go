@@ -24,13 +24,13 @@ import (
 	"github.com/shuntlb/shunt/internal/pki"
 )
 
-// caLab is a lab of its own with three managers, whose CA is replaced.
+// caLab is a separate lab with three managers, whose CA is replaced.
 type caLab struct {
 	*lab.Lab
 	t *testing.T
 }
 
-// command is a command line of shunt against the lab.
+// command returns a command line of shunt against the lab.
 func (l caLab) command(args ...string) *exec.Cmd {
 	return exec.Command(program, append([]string{"--lab", l.Topology.Name}, args...)...)
 }
@@ -51,7 +51,7 @@ func (l caLab) dialAll(targets []string, n int) (all connections) {
 	return all
 }
 
-// echo sends a message to an echo service over a connection of its own.
+// echo sends a message to an echo service over a new connection.
 func (l caLab) echo(ctx context.Context, target string) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -70,7 +70,7 @@ func (l caLab) echo(ctx context.Context, target string) error {
 	return err
 }
 
-// rotation is the phase and the leader, as any manager says them.
+// rotation returns the phase and the leader, from any manager.
 func (l caLab) rotation() (phase, leader string) {
 	client, err := l.Client()
 	if err != nil {
@@ -112,8 +112,8 @@ func adminPair(t *testing.T, file string) (tls.Certificate, *x509.CertPool) {
 	return pair, roots
 }
 
-// refuses returns nil when a manager refuses a certificate, and an error when it takes it or is not there. What a server says of a client's certificate
-// comes with the first read.
+// refuses returns nil when a manager refuses a certificate, and an error when it accepts it or does
+// not respond. A server's alert about the client's certificate arrives with the first read.
 func (l caLab) refuses(address string, pair tls.Certificate, roots *x509.CertPool) error {
 	ctx, cancel := context.WithTimeout(l.t.Context(), eventually)
 	defer cancel()
@@ -139,9 +139,10 @@ func (l caLab) refuses(address string, pair tls.Certificate, roots *x509.CertPoo
 	return nil
 }
 
-// TestRotateCAUnderTraffic replaces the CA of a cluster of three managers while connections talk all the time. The command and the leader are killed in
-// each phase in which managers start anew. No connection breaks; nothing of a manager's data directory of before, and nothing that is made with the key
-// in it, is taken afterwards.
+// TestRotateCAUnderTraffic replaces the CA of a cluster of three managers while connections
+// exchange messages all the time. The command and the leader are killed in each phase in which
+// managers restart. No connection breaks. Afterwards no credential of an old data directory of a
+// manager, and none made with the key in it, is accepted.
 func TestRotateCAUnderTraffic(t *testing.T) {
 	topology := lab.DefaultTopology()
 	topology.Name, topology.Managers, topology.Hosts.Count, topology.Routers.Daemon = fmt.Sprintf("ca%d", os.Getpid()), 3, 2, daemon()
@@ -261,7 +262,7 @@ func TestRotateCAUnderTraffic(t *testing.T) {
 			t.Errorf("%s shows a certificate of the former CA: %v", at, err)
 		}
 	}
-	// Nodes follow: what changes from now on arrives.
+	// Nodes follow: later changes arrive.
 	flows.health = "{http: {path: /healthz}, port: 8080, interval: 300ms, timeout: 200ms, rise: 2, fall: 4}"
 	revision, err := l.Apply(t.Context(), flows.yaml(t))
 	if err != nil {

@@ -15,7 +15,8 @@ import (
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 )
 
-// awaitSchedule waits until every mux gives new connections of a service by a sequence of so many places, the next one to a server when one is named.
+// awaitSchedule waits until every mux assigns new connections of a service by a sequence of
+// `places` places, the next one to a server if one is named.
 func awaitSchedule(t *testing.T, s service, places int, dip string) {
 	t.Helper()
 	client, err := shared.Client()
@@ -45,7 +46,7 @@ func awaitSchedule(t *testing.T, s service, places int, dip string) {
 	})
 }
 
-// hello opens a connection that stays, and tells which server it is with.
+// hello opens a connection that stays open, and returns the name of its server.
 func hello(t *testing.T, target string) (net.Conn, string) {
 	t.Helper()
 	conn, err := dial("tcp", target)
@@ -68,7 +69,8 @@ func hello(t *testing.T, target string) (net.Conn, string) {
 	return conn, strings.TrimSpace(name)
 }
 
-// TestRoundRobin: every CPU of every mux gives connections to the servers in turn, so that no server has more of them, beyond its part, than there are such CPUs.
+// TestRoundRobin checks that every CPU of every mux assigns connections to the servers in turn, so
+// that no server exceeds its share by more than the number of such CPUs.
 func TestRoundRobin(t *testing.T) {
 	logsOnFailure(t, shared)
 	web := service{
@@ -86,7 +88,8 @@ func TestRoundRobin(t *testing.T) {
 	}
 }
 
-// TestLeastConnections: as soon as muxes know that a server has fewer connections than the other, it gets all new ones.
+// TestLeastConnections checks that a server gets all new connections as soon as muxes have the
+// report that it has fewer than the other.
 func TestLeastConnections(t *testing.T) {
 	logsOnFailure(t, shared)
 	web := service{
@@ -94,7 +97,7 @@ func TestLeastConnections(t *testing.T) {
 		more: "  affinity: flow\n  scheduler: least-connections\n",
 	}
 	web.up(t)
-	awaitSchedule(t, web, 1, "") // with no connections one of them is to be filled first
+	awaitSchedule(t, web, 1, "") // without connections one of them is filled first
 	open := map[string][]net.Conn{}
 	for len(open["host1-vm1"]) < 12 || len(open["host2-vm1"]) < 12 {
 		conn, name := hello(t, web.targets()[0])

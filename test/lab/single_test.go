@@ -17,7 +17,8 @@ import (
 	"github.com/shuntlb/shunt/internal/netdev"
 )
 
-// singleBox is a balancer of one machine, mux1 of a lab that has nothing else of Shunt's but a host agent.
+// singleBox is a balancer of one machine, mux1 of a lab whose only other part of Shunt is a host
+// agent.
 type singleBox struct {
 	t    *testing.T
 	l    *lab.Lab
@@ -75,7 +76,7 @@ func (b *singleBox) shunt(args ...string) (string, error) {
 	return strings.TrimSpace(out.String()), err
 }
 
-// write replaces the file by one with these services; text may be anything.
+// write replaces the file by one with these services. The text may be anything.
 func (b *singleBox) write(services string) {
 	b.t.Helper()
 	n, err := b.l.Topology.Find("mux1")
@@ -106,7 +107,7 @@ bgp:
 	}
 }
 
-// web is the service with a VIP of this number and these ports, 80 when there are none.
+// web returns the service with a VIP of this number and these ports, or port 80 if there are none.
 func (b *singleBox) web(number int, ports ...int) string {
 	vip, _ := lab.VIPAddresses(number)
 	if len(ports) == 0 {
@@ -119,14 +120,14 @@ func (b *singleBox) web(number int, ports ...int) string {
 	return text
 }
 
-// answers waits until client1 gets an answer from a VIP.
+// answers waits until client1 gets a response from a VIP.
 func (b *singleBox) answers(number int) {
 	b.t.Helper()
 	vip, _ := lab.VIPAddresses(number)
 	await(b.t, "an answer from "+vip.String(), func(ctx context.Context) error { return b.ask(ctx, number) })
 }
 
-// ask sends one request over a connection of its own.
+// ask sends one request over a new connection.
 func (b *singleBox) ask(ctx context.Context, number int) error {
 	vip, _ := lab.VIPAddresses(number)
 	transport := &http.Transport{DisableKeepAlives: true, DialContext: netdev.Dialer(b.l.Topology.Name + "-client1")}
@@ -142,8 +143,9 @@ func (b *singleBox) ask(ctx context.Context, number int) error {
 	return res.Body.Close()
 }
 
-// TestSingleBox is the life of a balancer of one machine: first start from a file, changes by the file, what is wrong in it,
-// kill -9 under traffic, a start with a wrong file, and a drain by the command line that outlives a change of the file.
+// TestSingleBox tests the life of a balancer of one machine: the first start from a file, changes
+// by the file, faults in it, kill -9 under traffic, a start with a wrong file, and a drain by the
+// command line that survives a change of the file.
 func TestSingleBox(t *testing.T) {
 	topology := lab.DefaultTopology()
 	topology.Name, topology.Muxes, topology.Hosts.Count = fmt.Sprintf("box%d", os.Getpid()), 1, 1
@@ -193,7 +195,7 @@ func TestSingleBox(t *testing.T) {
 	t.Cleanup(func() { _ = host.Process.Kill(); _ = host.Wait() })
 	b.answers(1)
 
-	// The file is everything: the VIP of the service moves, the former one is gone.
+	// The file is everything: the VIP of the service moves, and the previous one is removed.
 	b.write(b.web(2))
 	b.answers(2)
 	out, err := b.shunt("get", "services", "-o", "yaml")
@@ -201,7 +203,7 @@ func TestSingleBox(t *testing.T) {
 		t.Fatalf("after the change: %v\n%s", err, out)
 	}
 
-	// What is wrong changes nothing, and is told with its place.
+	// A faulty file changes nothing, and the error is reported with its position.
 	b.write(b.web(2) + "---\nkind: Service\nname: more\nvip: 192.0.2.1\nendpoints: []\n")
 	await(t, "the refusal in the log", func(context.Context) error {
 		log, err := os.ReadFile(filepath.Join(b.dir, "log"))
@@ -214,7 +216,8 @@ func TestSingleBox(t *testing.T) {
 		t.Fatalf("after a refused change: %v", err)
 	}
 
-	// Without the process packets go on; a start with the wrong file keeps the last good state.
+	// Without the process packets are still forwarded. A start with the wrong file keeps the last
+	// good state.
 	b.kill()
 	for range 20 {
 		if err := b.ask(t.Context(), 2); err != nil {
@@ -228,7 +231,7 @@ func TestSingleBox(t *testing.T) {
 	})
 	b.answers(2)
 
-	// A drain by the command line is no part of the file.
+	// A drain by the command line is not part of the file.
 	b.write(b.web(2))
 	await(t, "the drain", func(context.Context) error {
 		out, err := b.shunt("drain", "backend", "web", "10.20.1.11:8080")

@@ -17,8 +17,8 @@ import (
 	"github.com/shuntlb/shunt/internal/netdev"
 )
 
-// A datagram that does not fit the tunnel is answered by the mux: the client's kernel learns the size that does, and that
-// one arrives.
+// The mux replies to a datagram that does not fit the tunnel. The client's kernel learns the size
+// that does, and a datagram of that size arrives.
 func TestTooBigIsTold(t *testing.T) {
 	logsOnFailure(t, shared)
 	echo := service{name: "echo-size", number: 75, protocol: "udp", port: 5007, dipPort: 7, backends: []string{"host1-vm1"}}
@@ -50,7 +50,7 @@ func TestTooBigIsTold(t *testing.T) {
 		option(func(fd int) error { return unix.SetsockoptInt(fd, level, discover, unix.IP_PMTUDISC_DO) })
 		large := make([]byte, 1500-headers)
 		await(t, "the client's kernel knows the path MTU to "+target, func(context.Context) error {
-			_, _ = conn.Write(large) // it fails as soon as the kernel knows
+			_, _ = conn.Write(large) // it fails when the kernel has the size
 			mtu := 0
 			option(func(fd int) (err error) {
 				mtu, err = unix.GetsockoptInt(fd, level, ask)
@@ -65,7 +65,7 @@ func TestTooBigIsTold(t *testing.T) {
 	}
 }
 
-// A lab of jumbo frames: what fits them goes through mux and host whole, TCP and UDP.
+// A lab of jumbo frames: packets that fit pass mux and host unfragmented, TCP and UDP.
 func TestJumboFrames(t *testing.T) {
 	topology := lab.DefaultTopology()
 	topology.Name, topology.MTU, topology.Muxes, topology.Hosts.Count = fmt.Sprintf("jumbo%d", os.Getpid()), 9000, 1, 1

@@ -13,7 +13,7 @@ import (
 	"github.com/shuntlb/shunt/internal/lab"
 )
 
-// awaitRoutes waits until the router has so many next hops to an address.
+// awaitRoutes waits until the router has this many next hops to an address.
 func awaitRoutes(t *testing.T, to netip.Addr, hops int) {
 	t.Helper()
 	prefix := netip.PrefixFrom(to, to.BitLen())
@@ -26,7 +26,8 @@ func awaitRoutes(t *testing.T, to netip.Addr, hops int) {
 	})
 }
 
-// awaitLonger waits until the router has so many paths to an address, of which so many are longer than those of muxes with the newest leases.
+// awaitLonger waits until the router has `paths` paths to an address, of which `longer` are longer
+// than those of muxes with the newest leases.
 func awaitLonger(t *testing.T, to netip.Addr, paths, longer int) {
 	t.Helper()
 	prefix := netip.PrefixFrom(to, to.BitLen())
@@ -48,8 +49,9 @@ func awaitLonger(t *testing.T, to netip.Addr, paths, longer int) {
 	})
 }
 
-// TestSNATWithoutManagers: without managers clients of a service with SNAT are served, and its servers' connections go on, by all muxes,
-// which rank their routes behind those of a mux that has newer leases, of which there is none. Every mux knows whose a port is.
+// TestSNATWithoutManagers checks that without managers all muxes serve the clients of a service
+// with SNAT and its servers' connections. They rank their routes behind those of a mux with newer
+// leases, of which there is none. Every mux has the owner of each port.
 func TestSNATWithoutManagers(t *testing.T) {
 	logsOnFailure(t, shared)
 	o := newOutside(t)
@@ -83,7 +85,7 @@ func TestSNATWithoutManagers(t *testing.T) {
 			t.Errorf("without managers: %v", err)
 		}
 	}
-	// An agent that starts without a manager goes on with the words in the tables.
+	// An agent that starts without a manager continues with the leases in the tables.
 	if err := shared.KillAgent(t.Context(), "mux1"); err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +103,8 @@ func TestSNATWithoutManagers(t *testing.T) {
 	o.dialOut(t, vms, 4).speak(t, "begun after it")
 }
 
-// TestSNATWithoutHealth: connections of servers go on, and begin, while no backend of their service is healthy.
+// TestSNATWithoutHealth checks that connections of servers continue, and begin, while no backend of
+// their service is healthy.
 func TestSNATWithoutHealth(t *testing.T) {
 	logsOnFailure(t, shared)
 	o := newOutside(t)
@@ -123,7 +126,8 @@ func TestSNATWithoutHealth(t *testing.T) {
 	conns.speak(t, "when they are healthy again")
 }
 
-// knowsWhosePort checks that every mux would send an answer to a port to the server that has it.
+// knowsWhosePort checks that every mux would send a reply to a port to the server that has leased
+// it.
 func knowsWhosePort(t *testing.T, vip netip.Addr, port uint32, dip string) {
 	t.Helper()
 	client, err := shared.Client()

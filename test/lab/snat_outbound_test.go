@@ -15,7 +15,8 @@ import (
 	"github.com/shuntlb/shunt/internal/netdev"
 )
 
-// newWeb serves HTTP in client1 and returns its address. An answer is the address that asked.
+// newWeb serves HTTP in client1 and returns its address. A response is the address of the
+// requester.
 func newWeb(t *testing.T) netip.AddrPort {
 	t.Helper()
 	var at netip.AddrPort
@@ -36,7 +37,7 @@ func newWeb(t *testing.T) netip.AddrPort {
 	return at
 }
 
-// curl asks from a server, and returns who it was to the one asked.
+// curl sends a request from a server, and returns the source address that the other end received.
 func curl(ctx context.Context, vm string, to netip.AddrPort) (netip.AddrPort, error) {
 	out, err := exec.CommandContext(ctx, "nsenter", "--net=/run/netns/"+onVM(vm), "curl", "-sS", "--max-time", "10", "http://"+to.String()+"/").CombinedOutput()
 	if err != nil {
@@ -45,7 +46,7 @@ func curl(ctx context.Context, vm string, to netip.AddrPort) (netip.AddrPort, er
 	return netip.ParseAddrPort(strings.TrimSpace(string(out)))
 }
 
-// outboundService is a service without endpoints, for connections that servers open.
+// outboundService returns a service without endpoints, for connections that servers open.
 func outboundService(name string, number int, vms ...string) service {
 	s := service{name: name, number: number, only4: true, protocol: "tcp", port: 80}
 	var servers []string
@@ -60,8 +61,9 @@ func outboundService(name string, number int, vms ...string) service {
 	return s
 }
 
-// TestSNATWithoutEndpoints: servers reach the outside by the VIP of a service that has no endpoint, with curl as with connections that stay
-// while agents restart and endpoints come and go. Clients find nothing at the VIP but its answers to pings.
+// TestSNATWithoutEndpoints checks that servers reach the outside through the VIP of a service
+// without endpoints, with curl and with connections that last while agents restart and endpoints
+// are added and removed. The VIP serves clients nothing but replies to pings.
 func TestSNATWithoutEndpoints(t *testing.T) {
 	logsOnFailure(t, shared)
 	o, web := newOutside(t), newWeb(t)
@@ -134,14 +136,14 @@ func TestSNATWithoutEndpoints(t *testing.T) {
 	awaitRoutes(t, vip, shared.Topology.Muxes)
 }
 
-// lookAt opens a connection from client1 that is given up soon.
+// lookAt opens a connection from client1 with a short timeout.
 func lookAt(to netip.AddrPort) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), eventually/60)
 	defer cancel()
 	return netdev.Dialer(client1())(ctx, "tcp4", to.String())
 }
 
-// nobodys is how many packets muxes dropped that were to ports of nobody.
+// nobodys returns how many packets muxes dropped because no server has leased their port.
 func nobodys(t *testing.T) (n uint64) {
 	t.Helper()
 	for i := range shared.Topology.Muxes {

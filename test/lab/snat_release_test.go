@@ -11,8 +11,8 @@ import (
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 )
 
-// TestSNATRelease: ports that are asked back from a server stay with their connections, and new ones get others; ports that are taken are gone at once,
-// at hosts and muxes.
+// TestSNATRelease checks that ports that a server is asked to return stay with their connections,
+// and new connections get others. Revoked ports are removed immediately, at hosts and muxes.
 func TestSNATRelease(t *testing.T) {
 	logsOnFailure(t, shared)
 	o, web := newOutside(t), newWeb(t)

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// stopMux ends a mux: its agent and its program, with all that its tables knew.
+// stopMux ends a mux: its agent and its program, with all its tables.
 func stopMux(t *testing.T, mux string) {
 	t.Helper()
 	stop := shared.Command(program, "mux", "--stop", "--bpffs", shared.Pins(mux), "--run", shared.RunDir(mux))
@@ -21,8 +21,9 @@ func stopMux(t *testing.T, mux string) {
 	}
 }
 
-// TestSNATRoomByAge: a mux with less room than there are VIPs with SNAT serves those of the oldest services, each time that it starts. The
-// newest is the one that it withholds, and other muxes serve it.
+// TestSNATRoomByAge checks that a mux with capacity for fewer VIPs with SNAT than exist serves
+// those of the oldest services, each time that it starts. It does not advertise the newest, and
+// other muxes serve it.
 func TestSNATRoomByAge(t *testing.T) {
 	logsOnFailure(t, shared)
 	web := newWeb(t)
@@ -33,7 +34,8 @@ func TestSNATRoomByAge(t *testing.T) {
 	})
 	vms := []string{"host1-vm1", "host2-vm1", "host3-vm1"}
 	var all []service
-	for i, name := range []string{"snat-room-c", "snat-room-b", "snat-room-a"} { // the newest is the first by name
+	for i, name := range []string{"snat-room-c", "snat-room-b", "snat-room-a"} {
+		// The newest is the first by name.
 		s := outboundService(name, 150-i, vms[i])
 		s.apply(t)
 		all = append(all, s)

@@ -22,12 +22,13 @@ import (
 	"github.com/shuntlb/shunt/internal/wire"
 )
 
-// outside is somebody whom servers speak to: a TCP and a UDP echo service in client1, by addresses that say who asked.
+// outside is the far end of the servers' connections: a TCP and a UDP echo service in client1,
+// whose addresses record the sources.
 type outside struct {
 	tcp, udp netip.AddrPort
 
 	mu    sync.Mutex
-	heard map[string]map[netip.AddrPort]int // by protocol: who asked, and how often
+	heard map[string]map[netip.AddrPort]int // by protocol: sources and their counts
 }
 
 // newOutside begins to listen.
@@ -67,7 +68,7 @@ func (o *outside) note(protocol string, from net.Addr) {
 	o.heard[protocol][netip.AddrPortFrom(a.Addr().Unmap(), a.Port())]++
 }
 
-// from are those who asked by a protocol.
+// from returns the sources of a protocol.
 func (o *outside) from(protocol string) []netip.AddrPort {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -104,7 +105,7 @@ func (o *outside) answer(p net.PacketConn) {
 	}
 }
 
-// onVM is the namespace of a server.
+// onVM returns the namespace of a server.
 func onVM(vm string) string { return shared.Topology.Name + "-" + vm }
 
 // dialAs opens a connection from a server.
@@ -134,7 +135,7 @@ func (o *outside) dialOut(t *testing.T, vms []string, n int) connections {
 	return all
 }
 
-// askByUDP asks from a server until there is an answer: datagrams may be lost.
+// askByUDP sends datagrams from a server until there is a reply, because datagrams may be lost.
 func (o *outside) askByUDP(t *testing.T, vm string) {
 	t.Helper()
 	conn, err := dialAs(t, vm, "udp4", o.udp)
@@ -157,7 +158,8 @@ func (o *outside) askByUDP(t *testing.T, vm string) {
 	})
 }
 
-// pingFrom sends echo requests from a server to client1 until one is answered, and returns who client1 says asked.
+// pingFrom sends echo requests from a server to client1 until one gets a reply, and returns the
+// source that client1 received.
 func pingFrom(t *testing.T, vm string, id uint16) (from netip.Addr) {
 	t.Helper()
 	to := lab.ClientAddresses(1).V4.Addr()
@@ -214,7 +216,7 @@ func pingFrom(t *testing.T, vm string, id uint16) (from netip.Addr) {
 	return from
 }
 
-// snatted is a service whose servers' own connections leave with its VIP.
+// snatted returns a service whose servers' own connections use its VIP.
 func snatted(name string, number int, encap string, backends []string) service {
 	s := service{name: name, number: number, protocol: "tcp", port: 80, dipPort: 8080, encap: encap, backends: backends}
 	var dips []string
@@ -240,7 +242,8 @@ func joined(texts []string) string {
 	return out
 }
 
-// leases are the first ports of ranges by server, as the managers know them. No port is in it twice.
+// leases returns the first ports of ranges by server, as the managers have them. No port is in it
+// twice.
 func leases(ctx context.Context, service string) (map[string][]uint32, error) {
 	client, err := shared.Client()
 	if err != nil {
@@ -264,8 +267,8 @@ func leases(ctx context.Context, service string) (map[string][]uint32, error) {
 	return out, nil
 }
 
-// TestSNAT: what servers with SNAT open leaves with their VIP, by TCP, UDP and ping, and what comes back reaches them through any mux;
-// other servers send as they are.
+// TestSNAT checks that outbound traffic of servers with SNAT leaves with their VIP, by TCP, UDP and
+// ping, and that replies reach them through any mux. Other servers use their own addresses.
 func TestSNAT(t *testing.T) {
 	logsOnFailure(t, shared)
 	o := newOutside(t)
@@ -318,7 +321,7 @@ func TestSNAT(t *testing.T) {
 	if !slices.ContainsFunc(o.from("tcp"), func(a netip.AddrPort) bool { return a.Addr() == node.Addresses().V4.Addr() }) {
 		t.Error("a server without SNAT does not send as it is")
 	}
-	// The inside is not translated: server to server.
+	// Internal traffic is not translated: server to server.
 	inside, err := dialAs(t, "host1-vm1", "tcp4", netip.AddrPortFrom(node.Addresses().V4.Addr(), lab.EchoPort))
 	if err != nil {
 		t.Fatal(err)
@@ -326,8 +329,8 @@ func TestSNAT(t *testing.T) {
 	connections{inside}.speak(t, "inside")
 }
 
-// TestSNATOutlives: connections of servers with SNAT live on, and new ones begin, when muxes go and come, agents of hosts and muxes are killed, and
-// a manager is.
+// TestSNATOutlives checks that connections of servers with SNAT survive, and new ones begin, when
+// muxes are lost and return, and agents of hosts and muxes and a manager are killed.
 func TestSNATOutlives(t *testing.T) {
 	logsOnFailure(t, shared)
 	o := newOutside(t)
@@ -402,8 +405,9 @@ func TestSNATOutlives(t *testing.T) {
 	s.awaitHops(t, 2)
 }
 
-// TestSNATWaits: more connections at once than a server has ports, and a manager that leases none for a while: the first packets of some wait at the agent
-// for ports, and all are opened.
+// TestSNATWaits opens more connections together than a server has ports, while a manager leases
+// none for a while: the first packets of some are queued at the agent until ports are leased, and
+// all connections are opened.
 func TestSNATWaits(t *testing.T) {
 	logsOnFailure(t, shared)
 	o := newOutside(t)
@@ -469,7 +473,8 @@ func TestSNATWaits(t *testing.T) {
 	})
 }
 
-// unheard is nil when a server has sent a SYN to a port a second time: nothing came of the first one within a second (RFC 6298 section 2).
+// unheard returns nil when a server has sent a SYN to a port a second time, because no reply
+// arrived within a second (RFC 6298 section 2).
 func unheard(vm string, port uint16) error {
 	var table []byte
 	if err := netdev.In(onVM(vm), func() (err error) { table, err = os.ReadFile("/proc/thread-self/net/tcp"); return err }); err != nil {

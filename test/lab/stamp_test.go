@@ -9,7 +9,8 @@ import (
 	"github.com/shuntlb/shunt/internal/wire"
 )
 
-// tcpOf is the TCP header of a frame with all its options; nil without one. Extension headers and fragments have none here.
+// tcpOf returns the TCP header of a frame with all its options, or nil without one. It does not
+// support extension headers and fragments.
 func (f frame) tcpOf() []byte {
 	var tcp []byte
 	switch d := f.data; {
@@ -24,7 +25,7 @@ func (f frame) tcpOf() []byte {
 	return tcp[:int(tcp[12]>>4)*4]
 }
 
-// stampTo is the timestamp of a segment to a port (RFC 7323 section 3.2).
+// stampTo returns the timestamp of a segment to a port (RFC 7323 section 3.2).
 func (f frame) stampTo(port int) (tcp []byte, stamp uint32, ok bool) {
 	tcp = f.tcpOf()
 	if tcp == nil || int(binary.BigEndian.Uint16(tcp[2:])) != port {
@@ -43,7 +44,8 @@ func (f frame) stampTo(port int) (tcp []byte, stamp uint32, ok bool) {
 	return tcp, 0, false
 }
 
-// stampsTo are the timestamps of all segments to a port so far, of SYN-ACKs alone when asked for.
+// stampsTo returns the timestamps of all segments to a port so far, only of SYN-ACKs if answers is
+// set.
 func (f *frames) stampsTo(port int, answers bool) (out []uint32) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -55,10 +57,10 @@ func (f *frames) stampsTo(port int, answers bool) (out []uint32) {
 	return out
 }
 
-// stampsOfAnswer are those of the SYN-ACKs to a port.
+// stampsOfAnswer returns those of the SYN-ACKs to a port.
 func (f *frames) stampsOfAnswer(port int) []uint32 { return f.stampsTo(port, true) }
 
-// lastStamp is the timestamp of the last segment to a port.
+// lastStamp returns the timestamp of the last segment to a port.
 func (f *frames) lastStamp(port int) (uint32, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

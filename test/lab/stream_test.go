@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// stream sends numbered datagrams over several flows through a UDP echo service and notes which come back.
+// stream sends numbered datagrams over several flows through a UDP echo service and records which
+// were echoed.
 type stream struct {
 	stop  chan struct{}
 	flows []*flow
@@ -28,13 +29,14 @@ type flow struct {
 	answered map[uint32]time.Time
 }
 
-// Flows and pace of a stream: enough flows that every mux carries some.
+// Flows and pace of a stream. There are enough flows that every mux carries some.
 const (
 	streamFlows = 16
 	streamEvery = 10 * time.Millisecond
 )
 
-// startStream begins to send to the targets in turn, and returns when every flow has its first answer.
+// startStream begins to send to the targets in turn, and returns when every flow has its first
+// reply.
 func startStream(t *testing.T, targets []string) *stream {
 	t.Helper()
 	s := &stream{stop: make(chan struct{})}
@@ -55,7 +57,7 @@ func startStream(t *testing.T, targets []string) *stream {
 	return s
 }
 
-// awaitAnswers waits until every flow has an answer to a datagram sent from now on.
+// awaitAnswers waits until every flow has a reply to a datagram sent from now on.
 func (s *stream) awaitAnswers(t *testing.T) {
 	t.Helper()
 	now := time.Now()
@@ -87,7 +89,8 @@ func (f *flow) send(stop <-chan struct{}) {
 		f.mu.Lock()
 		f.sent[n] = time.Now()
 		f.mu.Unlock()
-		// An ICMP error of an earlier datagram is reported here; that datagram stays unanswered.
+		// An ICMP error of an earlier datagram is reported here. That datagram stays without a
+		// reply.
 		if _, err := f.conn.Write(message[:]); err != nil {
 			_, _ = f.conn.Write(message[:])
 		}
@@ -110,8 +113,8 @@ func (f *flow) receive() {
 	}
 }
 
-// finish stops sending, gives the last answers time to arrive, and returns how many datagrams were sent, how many were
-// never answered, and the longest time between two answers on any one flow.
+// finish stops sending, waits for the last replies, and returns how many datagrams were sent, how
+// many got no reply, and the longest time between two replies on any one flow.
 func (s *stream) finish(t *testing.T) (sent, lost int, gap time.Duration) {
 	t.Helper()
 	close(s.stop)
@@ -136,7 +139,7 @@ func (s *stream) finish(t *testing.T) (sent, lost int, gap time.Duration) {
 	return sent, s.unanswered(), gap
 }
 
-// since counts datagrams sent after a time, and those of them that were not answered.
+// since counts datagrams sent after a time, and those of them without a reply.
 func (s *stream) since(start time.Time) (sent, lost int) {
 	for _, f := range s.flows {
 		f.mu.Lock()
@@ -174,7 +177,7 @@ func (f *flow) longestGap() (gap time.Duration) {
 	return gap
 }
 
-// describe says which datagrams of which flow were lost.
+// describe lists the lost datagrams of each flow.
 func (s *stream) describe() string {
 	text := ""
 	for i, f := range s.flows {

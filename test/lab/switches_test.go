@@ -14,7 +14,7 @@ import (
 	"github.com/shuntlb/shunt/internal/wire"
 )
 
-// switched gives the lab's Network switches, or takes them.
+// switched sets the switches of the lab's Network, or removes them.
 func switched(t *testing.T, prefixes ...string) {
 	t.Helper()
 	client, err := shared.Client()
@@ -31,8 +31,8 @@ func switched(t *testing.T, prefixes ...string) {
 	}
 }
 
-// A switch tunnels to a host's address: the host shares the flows out among its servers, keeps each where it is, and gives none to a server
-// that its own checks call dead.
+// A switch tunnels to a host's address. The host distributes the flows over its servers, keeps each
+// flow on its server, and assigns none to a server that its own checks report dead.
 func TestSwitchesNameTheHost(t *testing.T) {
 	logsOnFailure(t, shared)
 	const source, first, flows = "10.30.0.7", 20000, 200
@@ -51,11 +51,12 @@ func TestSwitchesNameTheHost(t *testing.T) {
 		copy(outer.DstMAC[:], hardwareAddress(t, "host1", lab.Uplink))
 		sendFrame(t, "router1", "host1", outer.Frame())
 	}
-	// has tells whether a datagram with these words was seen.
+	// has reports whether a datagram with this text was captured.
 	has := func(f *frames, out bool, word string) bool {
 		return len(f.those(func(f frame) bool { return f.out == out && bytes.HasSuffix(f.data, []byte(word)) })) > 0
 	}
-	// ask sends a word over each of n flows until all echoes came, and tells which server of host1 got which.
+	// ask sends a text over each of n flows until all echoes came, and returns the server of host1
+	// that received each.
 	ask := func(from, n int, word string) map[int]int {
 		t.Helper()
 		at := map[int]int{}
@@ -94,7 +95,7 @@ func TestSwitchesNameTheHost(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.awaitAlive(t, 2)
-	// New flows, and those that the dead one had.
+	// New flows, and those of the dead server.
 	for port, vm := range ask(first, flows, "while one is dead") {
 		if vm != 1 {
 			t.Errorf("flow %d went to the dead server", port)

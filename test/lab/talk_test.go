@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// talk sends messages over connections to an echo service again and again until it is ended.
+// talk sends messages over connections to an echo service repeatedly until it is ended.
 type talk struct {
 	conns  connections
 	stop   chan struct{}
@@ -23,7 +23,7 @@ type talk struct {
 	broken map[int]error // read after end
 }
 
-// talk begins; connections that break stay so.
+// talk starts. Broken connections stay broken.
 func (c connections) talk() *talk {
 	k := &talk{conns: c, stop: make(chan struct{}), broken: map[int]error{}}
 	k.done.Go(func() {
@@ -67,17 +67,17 @@ func (k *talk) round(n int) {
 	}
 }
 
-// said is a message of its own for each connection and round.
+// said returns a different message for each connection and round.
 func said(conn, round int) string { return fmt.Sprintf("%d of connection %d\n", round, conn) }
 
-// note remembers that a connection broke, if it did.
+// note records that a connection broke, if it did.
 func (k *talk) note(i int, err error) {
 	if err != nil {
 		k.broken[i] = err
 	}
 }
 
-// end talks once more over each connection and returns why which broke.
+// end sends once more over each connection and returns why connections broke.
 func (k *talk) end() map[int]error {
 	close(k.stop)
 	k.done.Wait()
@@ -97,13 +97,13 @@ type bulk struct {
 	running sync.WaitGroup
 }
 
-// bulkMore is how many bytes count as going on.
+// bulkMore is how many bytes count as progress.
 const bulkMore = 4 << 20
 
-// bulkBlock is what a bulk transfer sends at once: several GSO packets.
+// bulkBlock is the size of each write of a bulk transfer: several GSO packets.
 var bulkBlock = bytes.Repeat([]byte("all of a connection's bytes, in their order. "), 1<<18/45)
 
-// startBulk begins to send and returns when echoes come.
+// startBulk begins to send and returns when echoes arrive.
 func startBulk(t *testing.T, target string) *bulk {
 	t.Helper()
 	conn, err := dial("tcp", target)
@@ -121,7 +121,7 @@ func startBulk(t *testing.T, target string) *bulk {
 	return b
 }
 
-// send sends numbered blocks, one a tick, and once it is stopped a last part at full speed.
+// send sends numbered blocks, one a tick, and after the stop a last part at full speed.
 func (b *bulk) send() error {
 	sum := sha256.New()
 	tick := time.NewTicker(keptEvery)
@@ -145,7 +145,7 @@ func (b *bulk) send() error {
 	return b.conn.(interface{ CloseWrite() error }).CloseWrite()
 }
 
-// hear reads until the end of what comes back.
+// hear reads the echo until its end.
 func (b *bulk) hear() error {
 	sum := sha256.New()
 	buf := make([]byte, 1<<17)
@@ -163,7 +163,7 @@ func (b *bulk) hear() error {
 	}
 }
 
-// awaitMore waits until so many bytes more came back.
+// awaitMore waits until bulkMore more bytes were echoed.
 func (b *bulk) awaitMore(t *testing.T) {
 	t.Helper()
 	from := b.echoed.Load()
@@ -175,7 +175,7 @@ func (b *bulk) awaitMore(t *testing.T) {
 	})
 }
 
-// end sends a last part at full speed and compares all that was sent with all that came back.
+// end sends a last part at full speed and compares all sent data with the echo.
 func (b *bulk) end(t *testing.T) {
 	t.Helper()
 	close(b.stop)

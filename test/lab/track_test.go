@@ -15,7 +15,7 @@ import (
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 )
 
-// tcpInfo is what the kernel knows of a connection of ours.
+// tcpInfo returns the kernel's state of a connection.
 func tcpInfo(t *testing.T, conn net.Conn) *unix.TCPInfo {
 	t.Helper()
 	raw, err := conn.(*net.TCPConn).SyscallConn()
@@ -33,8 +33,9 @@ func tcpInfo(t *testing.T, conn net.Conn) *unix.TCPInfo {
 	return info
 }
 
-// sent is what clients sent over connections after their SYNs, as the kernel counts: segments, the bytes of their IP packets, and how many segments it
-// sent again, of which some may have been SYNs.
+// sent returns the traffic that clients sent over connections after their SYNs, by the kernel's
+// counters: segments, the bytes of their IP packets, and how many segments were retransmitted, some
+// of which may have been SYNs.
 func (c connections) sent(t *testing.T) (segments, bytes, again uint64) {
 	t.Helper()
 	for _, conn := range c {
@@ -49,7 +50,7 @@ func (c connections) sent(t *testing.T) (segments, bytes, again uint64) {
 	return segments, bytes, again
 }
 
-// records are those of a service's connections that muxes have, of one mux when it is named.
+// records returns the muxes' records of a service's connections, those of one mux if it is named.
 func (s service) records(ctx context.Context, t *testing.T, mux string) (open, closed int, packets, bytes uint64, err error) {
 	t.Helper()
 	client, err := shared.Client()
@@ -78,7 +79,7 @@ func (s service) records(ctx context.Context, t *testing.T, mux string) (open, c
 	return open, closed, packets, bytes, nil
 }
 
-// awaitRecords waits until there are so many records.
+// awaitRecords waits until there are this many records.
 func (s service) awaitRecords(t *testing.T, mux string, open, closed int) {
 	t.Helper()
 	await(t, fmt.Sprintf("%d records of open connections, %d of closed ones", open, closed), func(ctx context.Context) error {
@@ -90,8 +91,9 @@ func (s service) awaitRecords(t *testing.T, mux string, open, closed int) {
 	})
 }
 
-// Muxes know of each connection to an endpoint with track what its client sent, as the client's kernel counts it; a reset ends the record at once, FIN a while
-// later; and a mux that is lost takes its records with it, and no connection.
+// Muxes count the packets that the client sent over each connection to an endpoint with track
+// exactly as the client's kernel does. A reset ends the record immediately, a FIN after a while. A
+// lost mux loses its records, but no connection breaks.
 func TestTrackedConnections(t *testing.T) {
 	logsOnFailure(t, shared)
 	s := service{name: "tracked", number: 173, protocol: "tcp", port: 7, dipPort: 7, backends: everyVM[:4], more: "  affinity: cookie\n  track: true\n"}
@@ -134,7 +136,7 @@ func TestTrackedConnections(t *testing.T) {
 		}
 	}
 	extend()
-	// A minute behind the FIN, and what a sweep waits.
+	// A minute after the FIN, and the interval of sweeps.
 	for ctx, end := t.Context(), time.Now().Add(4*eventually); ; {
 		_, closed, _, _, err := s.records(ctx, t, "")
 		if err == nil && closed == 0 {
@@ -165,8 +167,8 @@ func TestTrackedConnections(t *testing.T) {
 	rest.speak(t, "mux1 is back")
 }
 
-// Muxes count what a client of QUIC sent over each path whose datagrams named their server: a move opens another record, and the one before ends when it was idle,
-// while the download goes on.
+// Muxes count the datagrams with a server id that a QUIC client sent over each path. A migration
+// opens another record, and the previous one ends by its idle timeout while the download continues.
 func TestTrackedQUIC(t *testing.T) {
 	logsOnFailure(t, shared)
 	s := quicService("tracked-quic", 174, "{format: quiclb}", "host1-vm1", "host2-vm1")

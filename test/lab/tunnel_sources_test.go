@@ -12,8 +12,10 @@ import (
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 )
 
-// TestTunnelSourcesChange: a Network's tunnelSources change four times under traffic, the second time while the first change is under way. No
-// datagram is lost and no host drops a tunnel packet, for hosts accept the new sources before any mux uses them, and the old ones until none does.
+// TestTunnelSourcesChange changes a Network's tunnelSources four times under traffic, the second
+// time while the first change is in progress. No datagram is lost and no host drops a tunnel
+// packet, because hosts accept the new sources before any mux uses them, and the old ones until
+// none does.
 func TestTunnelSourcesChange(t *testing.T) {
 	logsOnFailure(t, shared)
 	s := service{name: "tunnel-sources", number: 168, protocol: "udp", port: 7, dipPort: 7, backends: everyVM}
@@ -37,7 +39,7 @@ func TestTunnelSourcesChange(t *testing.T) {
 	} {
 		changeTunnelSources(t.Context(), t, network, sources)
 		if i == 0 {
-			continue // the next change comes while this one is under way
+			continue // the next change comes while this one is in progress
 		}
 		prefix := netip.MustParsePrefix(sources[0])
 		await(t, fmt.Sprintf("tunnels from %s only", prefix), func(context.Context) error {
@@ -72,7 +74,7 @@ func TestTunnelSourcesChange(t *testing.T) {
 	})
 }
 
-// networkOf is the lab's Network.
+// networkOf returns the lab's Network.
 func networkOf(t *testing.T) *apiv1.Network {
 	t.Helper()
 	client, err := shared.Client()

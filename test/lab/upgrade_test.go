@@ -14,7 +14,8 @@ import (
 	"github.com/shuntlb/shunt/internal/lab"
 )
 
-// forwarded is what a mux sent to the members of a service, as the manager last heard it.
+// forwarded returns how many packets a mux sent to the members of a service, by its last report to
+// the manager.
 func forwarded(ctx context.Context, t *testing.T, node, service string) (packets uint64) {
 	t.Helper()
 	for _, n := range status(ctx, t).GetNodes() {
@@ -27,8 +28,9 @@ func forwarded(ctx context.Context, t *testing.T, node, service string) (packets
 	return packets
 }
 
-// An agent with other table sizes fills new tables while the old program forwards, then replaces it; another puts it back.
-// Not one packet is lost, counters go on, and nothing that the speaker or a host says changes.
+// An agent with other table sizes fills new tables while the old program forwards, then replaces
+// it. Another agent restores the original. No packet is lost, counters continue, and the reports of
+// the speaker and of hosts do not change.
 func TestUpgradeLosesNothing(t *testing.T) {
 	logsOnFailure(t, shared)
 	echo := echoService("upgrade", 40)
@@ -62,8 +64,10 @@ func TestUpgradeLosesNothing(t *testing.T) {
 	}
 }
 
-// TestSpeakerIsUpgraded: an agent of another build replaces the speaker of the former one, while datagrams go to a VIP by both muxes and the routers'
-// BFD has 0.3 s: none is lost. The node reports the builds of both processes, and again when the former build comes back.
+// TestSpeakerIsUpgraded checks that an agent of another build replaces the speaker of the previous
+// build, while datagrams go to a VIP through both muxes and the routers' BFD timeout is 0.3 s. No
+// datagram is lost. The node reports the builds of both processes, and again after the return to
+// the previous build.
 func TestSpeakerIsUpgraded(t *testing.T) {
 	logsOnFailure(t, shared)
 	next := otherBuild(t, "next")
@@ -133,11 +137,13 @@ func otherBuild(t *testing.T, version string) string {
 	return file
 }
 
-// formerVariable names the file of a former build for TestWayBack; without it, it is another build of this commit.
+// formerVariable names the file of a previous build for TestWayBack. Without it, the test uses
+// another build of this commit.
 const formerVariable = "SHUNT_FORMER"
 
-// TestWayBack: muxes, hosts and the manager go back to a former build that --check-program accepts, and forward again, one by one, while datagrams go to a
-// VIP: none is lost, and every node reports the build that it runs.
+// TestWayBack moves muxes, hosts and the manager to a previous build that --check-program accepts,
+// and back, one by one, while datagrams go to a VIP. No datagram is lost, and every node reports
+// the build that it runs.
 func TestWayBack(t *testing.T) {
 	former := os.Getenv(formerVariable)
 	if former == "" {
@@ -191,7 +197,8 @@ func TestWayBack(t *testing.T) {
 	}
 }
 
-// followRoutes begins to follow the routes of the router's kernel. The function it returns ends that and returns the changes.
+// followRoutes follows the routes of the router's kernel. The returned function ends that and
+// returns the changes.
 func followRoutes(t *testing.T) func() []string {
 	t.Helper()
 	monitor := shared.Command("ip", "-o", "monitor", "route")
@@ -211,7 +218,7 @@ func followRoutes(t *testing.T) func() []string {
 	}
 }
 
-// speakerOf is the process id of a mux's speaker.
+// speakerOf returns the process id of a mux's speaker.
 func speakerOf(t *testing.T, node string) int {
 	t.Helper()
 	st, err := shared.Status(t.Context())

@@ -1,5 +1,5 @@
-// Command report reads `go test -json` and prints what a person needs: one line per package, the output of what
-// failed, and totals. It exits 1 when a test failed or was skipped.
+// Command report reads `go test -json` and prints a summary: one line per package, the output of
+// failed tests, and totals. It exits 1 when a test failed or was skipped.
 package main
 
 import (
@@ -37,7 +37,7 @@ func main() {
 	}
 }
 
-// read consumes the stream; quiet suppresses everything but faults.
+// read consumes the stream. quiet suppresses all output except faults.
 func read(r *bufio.Reader, quiet bool) (tally, error) {
 	var count tally
 	output := map[string][]string{}
@@ -59,7 +59,7 @@ func read(r *bufio.Reader, quiet bool) (tally, error) {
 	return count, nil
 }
 
-// end books one test or package that ended.
+// end counts one finished test or package.
 func end(count *tally, e event, output []string, quiet bool) {
 	if e.Test == "" {
 		if e.Action == "fail" {

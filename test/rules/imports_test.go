@@ -1,4 +1,4 @@
-// Package rules tests what the code of the whole repository must keep to.
+// Package rules tests the rules for the code of the whole repository.
 package rules
 
 import (
@@ -12,7 +12,7 @@ import (
 
 const module = "github.com/shuntlb/shunt/"
 
-// goPackage is what `go list -json` says of a package.
+// goPackage is the output of `go list -json` for a package.
 type goPackage struct {
 	ImportPath string
 	Imports    []string
@@ -42,10 +42,11 @@ func packages(t *testing.T) []goPackage {
 	return all
 }
 
-// within tells whether path is dir or below it.
+// within reports whether path is dir or below it.
 func within(path, dir string) bool { return path == dir || strings.HasPrefix(path, dir+"/") }
 
-// TestOnlyImporter keeps each outside world behind one door, so that it can be replaced and faked.
+// TestOnlyImporter restricts the imports of each external library to one package, so that it can be
+// replaced and faked.
 func TestOnlyImporter(t *testing.T) {
 	rules := []struct {
 		library, reason string
@@ -82,8 +83,8 @@ func TestOnlyImporter(t *testing.T) {
 	}
 }
 
-// TestPurePackages keeps decisions free of clocks, sockets, global randomness and logs, so that simulation and
-// property tests drive them.
+// TestPurePackages keeps decisions free of clocks, sockets, global randomness and logs, so that
+// simulation and property tests can drive them.
 func TestPurePackages(t *testing.T) {
 	pure := []string{"internal/lb", "internal/ring", "internal/plan", "internal/wire", "internal/health", "internal/cookie", "internal/cid", "internal/snat", "internal/load", "internal/place", "internal/fields", "internal/sim", "internal/sched", "internal/fit"}
 	forbidden := []string{"net", "net/http", "os", "os/exec", "log", "log/slog", "math/rand", "crypto/rand", "sync", "context", "syscall", "golang.org/x/sys/unix"}
@@ -102,7 +103,8 @@ func TestPurePackages(t *testing.T) {
 	}
 }
 
-// TestPublicPackages: what others import stands alone, with the standard library, so that it fits whatever they build with.
+// TestPublicPackages checks that public packages depend only on the standard library, so that they
+// fit any build.
 func TestPublicPackages(t *testing.T) {
 	found := false
 	for _, p := range packages(t) {
@@ -121,8 +123,8 @@ func TestPublicPackages(t *testing.T) {
 	}
 }
 
-// TestBackupIsAFormat: what reads a file that everything depends on is driven by fuzzing, and knows neither files, sockets and
-// clocks nor what the keys mean.
+// TestBackupIsAFormat checks that the parser of backups, a file that everything depends on, can be
+// fuzzed: it uses neither files, sockets and clocks nor the meaning of keys.
 func TestBackupIsAFormat(t *testing.T) {
 	for _, p := range packages(t) {
 		if !within(p.ImportPath, module+"internal/backup") {
@@ -136,7 +138,8 @@ func TestBackupIsAFormat(t *testing.T) {
 	}
 }
 
-// TestMetricsAskNobody: a scrape reads what the parts report; what knew its metrics would grow calls for them.
+// TestMetricsAskNobody checks that no part imports internal/metrics: a scrape reads the parts'
+// reports, and a part with access to its metrics would accumulate calls for them.
 func TestMetricsAskNobody(t *testing.T) {
 	for _, p := range packages(t) {
 		if within(p.ImportPath, module+"cmd") {
@@ -148,11 +151,11 @@ func TestMetricsAskNobody(t *testing.T) {
 	}
 }
 
-// TestLayers keeps imports pointing down: cmd, then managers, agents and lab, then shared loops and interfaces, then
-// pure packages; never sideways between agents, which meet in api/v1 only.
+// TestLayers keeps imports pointing down: cmd, then managers, agents and lab, then shared loops and
+// interfaces, then pure packages. Agents never import each other. They share only api/v1.
 func TestLayers(t *testing.T) {
 	top := []string{"internal/manager", "internal/mux", "internal/host", "internal/swagent", "internal/sim", "internal/lab", "internal/bench"}
-	// The lab and the benchmarks run the others; they are the reason for being the two exceptions.
+	// The lab and the benchmarks run the others, and are therefore the two exceptions.
 	runsOthers := []string{"internal/lab", "internal/bench"}
 	roomOf := func(path string) string {
 		for _, room := range top {

@@ -49,7 +49,7 @@ var (
 	targetPath = regexp.MustCompile(`\bdocs/[A-Za-z0-9_./-]+\.(?:md|yaml|yml|json|lua)\b`)
 )
 
-// anchors are the ids that GitHub gives to a page's headings.
+// anchors returns the ids that GitHub gives to a page's headings.
 func anchors(text string) map[string]bool {
 	out := map[string]bool{}
 	for _, m := range heading.FindAllStringSubmatch(fence.ReplaceAllString(text, ""), -1) {
@@ -72,7 +72,8 @@ func anchors(text string) map[string]bool {
 	return out
 }
 
-// brokenLinks names what the page at path refers to and is not there: targets of links, anchors in them, and pages named in code.
+// brokenLinks returns the references of the page at path that do not exist: targets of links,
+// anchors in them, and pages named in code.
 func brokenLinks(path, text string, read func(string) (string, error)) (broken []string) {
 	dir := filepath.Dir(path)
 	prose := fence.ReplaceAllString(text, "")
@@ -105,7 +106,7 @@ func brokenLinks(path, text string, read func(string) (string, error)) (broken [
 	return broken
 }
 
-// readTarget reads a page; of other files and directories it finds only whether they are there.
+// readTarget reads a page. For other files and directories it only checks that they exist.
 func readTarget(path string) (string, error) {
 	path = filepath.Join(root, path)
 	if filepath.Ext(path) != ".md" {
@@ -116,7 +117,7 @@ func readTarget(path string) (string, error) {
 	return string(text), err
 }
 
-// TestLinks: every relative link of the pages leads to a file and a heading that exist.
+// TestLinks checks that every relative link of the pages leads to a file and a heading that exist.
 func TestLinks(t *testing.T) {
 	found := 0
 	for _, page := range markdown(t) {
@@ -134,7 +135,7 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// TestBrokenLinks: the check finds missing files, missing headings and missing pages, and nothing else.
+// TestBrokenLinks checks that the check finds exactly the missing files, headings and pages.
 func TestBrokenLinks(t *testing.T) {
 	files := map[string]string{"docs/b.md": "# B\n\n## How it works, in two\n", "docs/ops/c.md": "# C"}
 	read := func(path string) (string, error) {
@@ -154,7 +155,7 @@ func TestBrokenLinks(t *testing.T) {
 	}
 }
 
-// TestPagesAreListed: README.md leads to every page of docs and docs/ops.
+// TestPagesAreListed checks that README.md leads to every page of docs and docs/ops.
 func TestPagesAreListed(t *testing.T) {
 	readme, err := readTarget("README.md")
 	if err != nil {
@@ -167,7 +168,7 @@ func TestPagesAreListed(t *testing.T) {
 	}
 }
 
-// TestCodeNamesPagesThatExist: what commands print and comments say names no page that is not there.
+// TestCodeNamesPagesThatExist checks that messages of commands and comments name no missing page.
 func TestCodeNamesPagesThatExist(t *testing.T) {
 	found := 0
 	for _, dir := range []string{"api", "bpf", "cmd", "internal", "pkg", "packaging", "scripts", "test", "docs"} {

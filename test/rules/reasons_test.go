@@ -15,11 +15,12 @@ var update = flag.Bool("update", false, "write the generated columns of docs/ref
 
 const reasonsPage = "../../docs/reference/reasons.md"
 
-// reasonRow is one row of docs/reference/reasons.md. Reason, class and meaning are generated from bpf/abi; the others are written by hand
-// and kept.
+// reasonRow is one row of docs/reference/reasons.md. Reason, class and meaning are generated from
+// bpf/abi. The others are written by hand and kept.
 type reasonRow struct{ reason, class, meaning, cause, cure string }
 
-// reasonParts are the tables of the page: the enum that each is made of, and the reasons that an agent counts itself.
+// reasonParts are the tables of the page: the enum of each, and the reasons that an agent counts
+// itself.
 var reasonParts = []struct {
 	title, file, prefix, lead string
 	agents                    []reasonRow
@@ -79,7 +80,8 @@ func pageReasons(t *testing.T, text string) map[string]map[string]reasonRow {
 	return out
 }
 
-// TestReasonsPage keeps docs/reference/reasons.md equal to the reasons that the programs and agents count, and asks a cause and a cure of each.
+// TestReasonsPage keeps docs/reference/reasons.md equal to the reasons that the programs and agents
+// count, and requires a cause and a cure for each.
 func TestReasonsPage(t *testing.T) {
 	const marker = "<!-- reasons -->\n"
 	text, err := os.ReadFile(reasonsPage)

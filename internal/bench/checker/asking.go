@@ -10,16 +10,16 @@ import (
 	"github.com/shuntlb/shunt/internal/probe"
 )
 
-// burst asks an asker all targets of a job at once.
+// burst sends probes to all targets of a job together through a prober.
 type burst struct {
 	asker probe.Asker
 	ids   []uint32
-	// good and left are of the probes that are under way; done gets one value when none is left.
+	// good and left count the probes in flight. done gets one value when none is left.
 	good, left atomic.Int64
 	done       chan struct{}
 }
 
-// newBurst makes the asker, with what its answers go to, and the targets known to it.
+// newBurst makes the prober with its result handler, and adds the targets.
 func newBurst(job Job, open func(answered func([]probe.Answer)) (probe.Asker, error)) (*burst, error) {
 	b := &burst{done: make(chan struct{}, 1)}
 	var err error
@@ -48,7 +48,7 @@ func (b *burst) answered(answers []probe.Answer) {
 	}
 }
 
-// once asks all targets and waits for the last answer.
+// once probes all targets and waits for the last result.
 func (b *burst) once(ctx context.Context) (Tally, error) {
 	b.good.Store(0)
 	b.left.Store(int64(len(b.ids)))
@@ -62,7 +62,7 @@ func (b *burst) once(ctx context.Context) (Tally, error) {
 	return Tally{Good: good, Bad: uint64(len(b.ids)) - good}, nil
 }
 
-// probe is target number i as Shunt's engines know it.
+// probe returns target number i for Shunt's engines.
 func (j Job) probe(i int) probe.Target {
 	check := lb.Check{
 		Kind: lb.CheckTCP, Interval: j.Interval, Timeout: j.Timeout, Through: lb.ThroughDirect, Engine: j.Engine,

@@ -16,7 +16,7 @@ import (
 	"github.com/shuntlb/shunt/internal/probe"
 )
 
-// halfAsker answers in two batches, and says that odd targets are bad.
+// halfAsker returns results in two batches. Odd targets fail.
 type halfAsker struct {
 	targets []probe.Target
 	answers func([]probe.Answer)
@@ -67,7 +67,7 @@ func TestBurstWaitsForAllAnswers(t *testing.T) {
 	}
 }
 
-// serve answers on loopback, as the job's kind asks for; odd requests of HTTP get a 503.
+// serve accepts on loopback, according to the job's kind. Odd requests of HTTP get a 503.
 func serve(t *testing.T, kind string) netip.AddrPort {
 	t.Helper()
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
@@ -87,7 +87,7 @@ func serve(t *testing.T, kind string) netip.AddrPort {
 	return l.Addr().(*net.TCPAddr).AddrPort()
 }
 
-// orders gives orders one by one and returns the answers.
+// orders sends orders one by one and returns the responses.
 func orders(t *testing.T, job Job, lines ...string) (answers []Tally) {
 	t.Helper()
 	in, give := io.Pipe()
@@ -129,7 +129,7 @@ func TestGoroutines(t *testing.T) {
 		if m := got[2].Memory; m == nil || m.Resident == 0 || m.Heap == 0 || got[3] != (Tally{}) {
 			t.Errorf("%s: memory %+v, steady %+v", kind, got[2], got[3])
 		}
-		// Nobody listens on the addresses behind it.
+		// The addresses after it have no listener.
 		job.Targets = 3
 		if got := orders(t, job, OrderOnce)[0]; got.Good != 1 || got.Bad != 2 {
 			t.Errorf("%s: %+v: want one good and two bad verdicts", kind, got)
@@ -137,7 +137,7 @@ func TestGoroutines(t *testing.T) {
 	}
 }
 
-// The target of a steady run is asked again and again.
+// The target of a steady run is probed repeatedly.
 func TestGoroutinesSteadily(t *testing.T) {
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {

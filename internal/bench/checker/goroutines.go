@@ -10,11 +10,12 @@ import (
 	"time"
 )
 
-// goroutines is a checker as one writes it in Go: a goroutine and a connection for each probe, net/http for HTTP.
+// goroutines is a typical checker in Go: a goroutine and a connection for each probe, net/http for
+// HTTP.
 type goroutines struct {
 	job       Job
 	client    *http.Client
-	slots     chan struct{} // one for each probe under way
+	slots     chan struct{} // one for each probe in flight
 	good, bad atomic.Uint64 // of steady probes
 	running   sync.WaitGroup
 }
@@ -91,7 +92,7 @@ func (g *goroutines) start(ctx context.Context, i int, good, bad *atomic.Uint64)
 	})
 }
 
-// probe says whether a server serves.
+// probe reports whether a server serves.
 func (g *goroutines) probe(ctx context.Context, address string) bool {
 	if g.job.Kind == TCP {
 		d := net.Dialer{FallbackDelay: -1, KeepAlive: -1}

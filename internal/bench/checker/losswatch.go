@@ -18,15 +18,17 @@ import (
 	"github.com/shuntlb/shunt/internal/probe"
 )
 
-// lossWatch are a mux's tables, and notes when probes of its members failed and when the tables had it that these are dead. Members are
-// known by their target's number.
+// lossWatch wraps a mux's tables. It records when probes of members failed and when the tables
+// marked the members dead. Members are identified by the number of their target.
 type lossWatch struct {
 	dataplane.MuxTables
 	job Job
-	// targets are the numbers of targets, plus 1, by the engine's numbers; began, in ns, is when a probe began.
+	// targets holds the numbers of targets, plus 1, by the engine's numbers. began is when a probe
+	// began, in ns.
 	targets []atomic.Int32
 	began   []atomic.Int64
-	// fails is when a target's last probe failed, died when its member died, in ns; 0: it is alive.
+	// fails is when a target's last probe failed, died when its member was marked dead, in ns. A
+	// died of 0 means alive.
 	fails, died []atomic.Int64
 	count       atomic.Int64 // of the dead
 	turned      chan struct{}
@@ -40,12 +42,12 @@ func newLossWatch(job Job) *lossWatch {
 	}
 }
 
-// key is that of endpoint number i.
+// key returns the key of endpoint number i.
 func (w *lossWatch) key(i int) lb.EndpointKey {
 	return lb.EndpointKey{VIP: netip.AddrFrom4([4]byte{203, 0, byte(i >> 8), byte(i)}), Protocol: lb.TCP, Port: 80}
 }
 
-// member is the number of a member's target.
+// member returns the number of a member's target.
 func (w *lossWatch) member(key lb.EndpointKey, id uint16) int {
 	a := key.VIP.As4()
 	return int(id)*(w.job.Targets/Members) + int(binary.BigEndian.Uint16(a[2:]))
@@ -72,23 +74,24 @@ func (w *lossWatch) SetAlive(list []dataplane.MemberAlive) {
 
 func (w *lossWatch) dead() int { return int(w.count.Load()) }
 
-// failed notes that a probe failed at a time, as long as that may be what a member dies of.
+// failed records the time of a failed probe unless the member is already dead.
 func (w *lossWatch) failed(id uint32, at int64) {
 	if i := w.targets[id].Load() - 1; i >= 0 && w.died[i].Load() == 0 {
 		w.fails[i].Store(at)
 	}
 }
 
-// silent notes that a probe failed because nothing came for so long: its SYNs left no earlier than it began.
+// silent records a probe that failed after took without a reply. Its first SYN was sent no earlier
+// than it began.
 func (w *lossWatch) silent(id uint32, took time.Duration) {
 	w.failed(id, w.began[id].Load()+int64(took))
 }
 
-// wait waits until so many members are dead: the first ones, and no other.
+// wait waits until the first dead members, and no others, are dead.
 func (w *lossWatch) wait(ctx context.Context, dead int) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, lossWithin, fmt.Errorf("%d members are not dead within %s", dead, lossWithin))
 	defer cancel()
-	// What is alive may begin as unknown.
+	// Members may start as unknown, so poll the tables.
 	again := time.NewTicker(100 * time.Millisecond)
 	defer again.Stop()
 	for w.dead() != dead || dead == 0 && !w.alive() {
@@ -108,7 +111,7 @@ func (w *lossWatch) wait(ctx context.Context, dead int) error {
 	return nil
 }
 
-// alive tells whether the tables call all members alive.
+// alive reports whether all members are alive in the tables.
 func (w *lossWatch) alive() bool {
 	for i := range w.died {
 		if alive, _ := w.MuxTables.Alive(w.key(i%(w.job.Targets/Members)), uint16(i/(w.job.Targets/Members))); !alive {
@@ -118,7 +121,7 @@ func (w *lossWatch) alive() bool {
 	return true
 }
 
-// round sums up a loss.
+// round summarizes a loss.
 func (w *lossWatch) round() (r Loss) {
 	var took []int64
 	for i := range w.died {
@@ -134,10 +137,10 @@ func (w *lossWatch) round() (r Loss) {
 	return r
 }
 
-// lossWithin bounds how long members may take to follow.
+// lossWithin bounds the time until members change state.
 const lossWithin = 2 * time.Minute
 
-// monotonic is CLOCK_MONOTONIC in nanoseconds, which results of probes by packets have, too.
+// monotonic returns CLOCK_MONOTONIC in nanoseconds, the clock of packet probe results.
 func monotonic() int64 {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &t); err != nil {
@@ -146,7 +149,7 @@ func monotonic() int64 {
 	return t.Nano()
 }
 
-// watchedProbes are tables of probes that note when probes began, and were refused.
+// watchedProbes wraps the probe tables and records when probes began and were refused.
 type watchedProbes struct {
 	*dataplane.Probes
 	watch *lossWatch
@@ -167,7 +170,7 @@ func (p *watchedProbes) Result(number, isn uint32) dataplane.ProbeResult {
 	return r
 }
 
-// watchedAsker notes which targets numbers are of.
+// watchedAsker records the target of each of the engine's numbers.
 type watchedAsker struct {
 	probe.Asker
 	watch *lossWatch

@@ -21,34 +21,39 @@ import (
 	"github.com/shuntlb/shunt/internal/probe/loop"
 )
 
-// Engines that are a whole mux agent, whose targets are members of endpoints: probes are due all at once, or spread over the interval.
+// Engines that are a complete mux agent, whose targets are members of endpoints. Probes are due all
+// together, or spread over the interval.
 const (
 	MuxAtOnce = "mux-at-once"
 	MuxSpread = "mux-spread"
 )
 
-// Members is how many members each endpoint has. The first targets, all but a Members-th of them, are the first members of all
-// endpoints; a last one of each is left when these are lost.
+// Members is the number of members of each endpoint. The first targets, all but a Members-th of
+// them, are the first members of all endpoints. When they are lost, the last member of each
+// endpoint remains.
 const Members = 11
 
-// Lost is how many of a job's targets are lost.
+// Lost returns how many of a job's targets are lost.
 func (j Job) Lost() int { return j.Targets / Members * (Members - 1) }
 
-// Loss is one loss of many members: times are CLOCK_MONOTONIC, in nanoseconds.
+// Loss is one loss of many members. Times are CLOCK_MONOTONIC, in nanoseconds.
 type Loss struct {
-	// FailedNS is when the last probe failed that a member died of, OutNS when the tables had it that all are dead.
+	// FailedNS is when the last probe failed that marked a member dead. OutNS is when the tables
+	// had marked all of them dead.
 	FailedNS int64 `json:"failed_ns"`
 	OutNS    int64 `json:"out_ns"`
-	// P50NS, P99NS and MaxNS are how long after its own last failed probe a member was dead in the tables.
+	// P50NS, P99NS and MaxNS are the delays from a member's last failed probe until the tables
+	// marked it dead.
 	P50NS int64 `json:"p50_ns"`
 	P99NS int64 `json:"p99_ns"`
 	MaxNS int64 `json:"max_ns"`
 }
 
-// muxChecker is a mux: its agent, its program with tables on the job's device, and the engines that probe the members.
+// muxChecker is a mux: its agent, its program with tables on the job's device, and the engine that
+// probes the members.
 type muxChecker struct {
 	job    Job
-	tables *packets // the mux, and the ways of the packet asker
+	tables *packets // the mux, and the next hops of the packet prober
 	dir    string
 	engine *probe.Engine
 	agent  *mux.Agent
@@ -79,7 +84,7 @@ func newMux(job Job) (Checker, error) {
 func (c *muxChecker) open() (err error) {
 	random := rand.Float64
 	if c.job.Engine == MuxAtOnce {
-		// Those that began together stay together.
+		// Probes that began together stay together.
 		random = func() float64 { return 0.5 }
 	}
 	c.engine, err = probe.New(probe.Options{
@@ -110,7 +115,7 @@ func (c *muxChecker) open() (err error) {
 	return nil
 }
 
-// packets makes the packet asker, watched.
+// packets makes the packet prober, watched.
 func (c *muxChecker) packets(answered func([]probe.Answer)) (probe.Asker, error) {
 	probes, err := c.tables.mux.Probes()
 	if err != nil {
@@ -127,7 +132,7 @@ func (c *muxChecker) packets(answered func([]probe.Answer)) (probe.Asker, error)
 	return &watchedAsker{a, c.watch}, err
 }
 
-// loop makes the asker by sockets, which is asked of some silent servers, watched.
+// loop makes the socket prober for some unresponsive servers, watched.
 func (c *muxChecker) loop(answered func([]probe.Answer)) (probe.Asker, error) {
 	a, err := loop.New(loop.Options{}, func(answers []probe.Answer) {
 		now := monotonic()
@@ -141,7 +146,7 @@ func (c *muxChecker) loop(answered func([]probe.Answer)) (probe.Asker, error) {
 	return &watchedAsker{a, c.watch}, err
 }
 
-// plan is endpoints of Members members, which are the job's targets.
+// plan returns a plan of endpoints of Members members, which are the job's targets.
 func (c *muxChecker) plan() plan.Plan {
 	p := plan.Plan{
 		Revision: 1, MTU: 1500, Node: lb.Node{Name: "mux1", Role: lb.RoleMux, Addresses: c.tables.device.Addresses},
@@ -166,7 +171,7 @@ func (c *muxChecker) plan() plan.Plan {
 	return p
 }
 
-// Prepare implements Checker: all members are alive.
+// Prepare implements Checker. It returns when all members are alive.
 func (c *muxChecker) Prepare(ctx context.Context) error {
 	if err := c.agent.Apply(ctx, c.plan()); err != nil {
 		return err
@@ -177,8 +182,8 @@ func (c *muxChecker) Prepare(ctx context.Context) error {
 	return c.watch.wait(ctx, 0)
 }
 
-// Once implements Checker: it waits until the lost members are out, tells how that went, and looks whether packets go to those alone
-// that are left.
+// Once implements Checker. It waits until the lost members are dead, returns the delays, and checks
+// that packets go only to the remaining members.
 func (c *muxChecker) Once(ctx context.Context) (Tally, error) {
 	if err := c.watch.wait(ctx, c.job.Lost()); err != nil {
 		return Tally{}, err
@@ -187,7 +192,8 @@ func (c *muxChecker) Once(ctx context.Context) (Tally, error) {
 	return Tally{Good: uint64(c.job.Targets - c.job.Lost()), Bad: uint64(c.job.Lost()), Loss: &round}, c.look()
 }
 
-// looked is how many endpoints are looked at, each with as many packets as it has members, several times.
+// looked is about how many endpoints are checked, each with several times as many packets as it has
+// members.
 const looked = 200
 
 func (c *muxChecker) look() error {
@@ -208,7 +214,7 @@ func (c *muxChecker) look() error {
 	return nil
 }
 
-// Steady implements Checker: it waits until all members are alive.
+// Steady implements Checker. It waits until all members are alive.
 func (c *muxChecker) Steady(ctx context.Context) error { return c.watch.wait(ctx, 0) }
 
 // Report implements Checker.

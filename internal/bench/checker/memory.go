@@ -10,19 +10,22 @@ import (
 	"strconv"
 )
 
-// Memory is what a Go program takes, in bytes.
+// Memory is the memory use of a Go program, in bytes.
 type Memory struct {
-	// Running is what it had for itself, with its garbage; Resident what is left when that is collected.
+	// Running is the anonymous memory of the process, with garbage. Resident is the rest after a
+	// garbage collection.
 	Running  uint64 `json:"running"`
 	Resident uint64 `json:"resident"`
-	// Heap, of Resident, is what it reaches, and Spare what else the heap keeps: parts of pages.
+	// Heap is the reachable part of Resident. Spare is the rest of the heap that is not returned to
+	// the kernel: parts of pages.
 	Heap  uint64 `json:"heap"`
 	Spare uint64 `json:"spare"`
-	// Tables are the kernel's that hold rules. They are no part of the above.
+	// Tables is the kernel memory that holds targets. It is not part of the values above.
 	Tables uint64 `json:"tables"`
 }
 
-// memory is that of this process without tables, which are mapped, and its garbage collected.
+// memory measures this process. It omits tables, which are mapped, and collects garbage first for
+// all but Running.
 func memory() (m Memory, err error) {
 	if m.Running, err = resident(); err != nil {
 		return m, err
@@ -37,7 +40,7 @@ func memory() (m Memory, err error) {
 	return m, nil
 }
 
-// resident is the memory that is this process's own.
+// resident returns the anonymous resident memory of this process.
 func resident() (uint64, error) { return kibibytes("/proc/self/status", "RssAnon:") }
 
 // kibibytes reads a line like "RssAnon:   12 kB" of a file, in bytes.

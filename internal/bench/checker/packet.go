@@ -13,20 +13,20 @@ import (
 	"github.com/shuntlb/shunt/internal/probe/packet"
 )
 
-// packets is what the packet asker needs on this machine: the mux's program on the job's device, with its usual tables, and the ways
-// to the targets.
+// packets holds the requirements of the packet prober on this machine: the mux's program on the
+// job's device, with its normal tables, and the next hops to the targets.
 type packets struct {
 	job    Job
 	device netdev.Interface
 	mux    *dataplane.Mux
 	cancel context.CancelFunc
 	ways   sync.WaitGroup
-	// found is closed when all ways are known, or following them failed with lost.
+	// found is closed when all next hops are known, or when following them failed with lost.
 	found chan struct{}
 	lost  error
 }
 
-// openPackets puts the mux's program onto the job's device.
+// openPackets attaches the mux's program to the job's device.
 func openPackets(job Job) (*packets, error) {
 	device, err := netdev.FindInterface(job.Device)
 	if err != nil {
@@ -41,7 +41,7 @@ func openPackets(job Job) (*packets, error) {
 	return &packets{job: job, device: device, mux: m, cancel: func() {}, found: make(chan struct{})}, nil
 }
 
-// asker makes the asker, once, and follows the ways to its targets.
+// asker makes the prober, once, and follows the next hops to its targets.
 func (p *packets) asker(answered func([]probe.Answer)) (probe.Asker, error) {
 	tables, err := p.mux.Probes()
 	if err != nil {
@@ -50,7 +50,7 @@ func (p *packets) asker(answered func([]probe.Answer)) (probe.Asker, error) {
 	return p.askerOn(tables, answered)
 }
 
-// askerOn is asker with the mux's tables, as somebody sees them.
+// askerOn is asker with the given probe tables.
 func (p *packets) askerOn(tables dataplane.ProbeTables, answered func([]probe.Answer)) (probe.Asker, error) {
 	sender, err := packet.NewSender()
 	if err != nil {
@@ -78,7 +78,7 @@ func (p *packets) askerOn(tables dataplane.ProbeTables, answered func([]probe.An
 	return a, nil
 }
 
-// resolved counts the ways whose neighbours are known.
+// resolved counts the next hops whose neighbors are known.
 func resolved(ways netdev.Ways) (n int) {
 	for _, which := range ways.Each() {
 		if ways.Hops()[which].Resolved {
@@ -88,7 +88,7 @@ func resolved(ways netdev.Ways) (n int) {
 	return n
 }
 
-// wait waits until the ways to all targets are known.
+// wait waits until the next hops to all targets are known.
 func (p *packets) wait(ctx context.Context) error {
 	select {
 	case <-p.found:
@@ -98,7 +98,7 @@ func (p *packets) wait(ctx context.Context) error {
 	}
 }
 
-// tables is the memory of the tables of probes.
+// tables returns the memory of the probe tables.
 func (p *packets) tables() (sum uint64, err error) {
 	all, err := p.mux.Footprint()
 	for name, bytes := range all {
@@ -109,7 +109,7 @@ func (p *packets) tables() (sum uint64, err error) {
 	return sum, err
 }
 
-// close ends it, after the asker.
+// close releases everything. The prober must be closed before.
 func (p *packets) close() error {
 	p.cancel()
 	p.ways.Wait()

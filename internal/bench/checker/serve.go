@@ -11,50 +11,52 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// Tally is how many verdicts there are, and of which kind.
+// Tally counts verdicts by kind.
 type Tally struct {
 	Good uint64 `json:"good"`
 	Bad  uint64 `json:"bad"`
-	// WallNS is, after an order to probe all once, how long that took in ns.
+	// WallNS is the duration of OrderOnce in ns.
 	WallNS int64 `json:"wall_ns"`
-	// Memory is, after an order to tell it, that of process and tables.
+	// Memory is the memory of process and tables, in the response to OrderMemory.
 	Memory *Memory `json:"memory,omitempty"`
-	// Loss is, of engines that are muxes, how the members went that were lost.
+	// Loss holds the delays of a loss, for engines that are muxes.
 	Loss *Loss `json:"loss,omitempty"`
 }
 
-// Orders: one line each, answered by one line, the JSON of a Tally. A checker begins with such a line when it can take orders, and
-// ends with its input.
+// Orders are lines on standard input. Each gets a response line, the JSON of a Tally. A checker
+// writes such a line when it is ready, and exits when its input ends.
 const (
-	OrderPrepare = "prepare" // make ready for OrderOnce; answer when you are
-	OrderOnce    = "once"    // probe all targets once, as fast as you can; answer when the last verdict is there
-	OrderSteady  = "steady"  // probe each target once an interval from now on; answer at once
-	OrderReport  = "report"  // answer with the verdicts since OrderSteady
-	OrderMemory  = "memory"  // answer with the memory that the process and its tables take; only Go programs are asked
+	OrderPrepare = "prepare" // make ready for OrderOnce; respond when done
+	// OrderOnce: probe all targets once, as fast as possible; respond after the last verdict.
+	OrderOnce   = "once"
+	OrderSteady = "steady" // probe each target once an interval from now on; respond immediately
+	OrderReport = "report" // respond with the verdicts since OrderSteady
+	// OrderMemory: respond with the memory of process and tables; sent to Go programs only.
+	OrderMemory = "memory"
 )
 
 // Checker probes the targets of its job.
 type Checker interface {
 	// Prepare makes ready for Once.
 	Prepare(ctx context.Context) error
-	// Once probes all targets once and returns when it knows all verdicts.
+	// Once probes all targets once and returns when it has all verdicts.
 	Once(ctx context.Context) (Tally, error)
-	// Steady begins to probe each target once an interval, until ctx ends.
+	// Steady starts to probe each target once an interval, until ctx ends.
 	Steady(ctx context.Context) error
-	// Report is the verdicts since Steady.
+	// Report returns the verdicts since Steady.
 	Report() Tally
-	// Tables is the kernel's memory, in bytes, that holds rules.
+	// Tables returns the kernel memory, in bytes, that holds targets.
 	Tables() (uint64, error)
-	// Close ends everything.
+	// Close stops probing and releases everything.
 	Close() error
 }
 
-// engines make checkers by their names.
+// engines make checkers, by name.
 var engines = map[string]func(Job) (Checker, error){
 	lb.EnginePacket: newShunt, lb.EngineSocket: newShunt, "go": newGoroutines, MuxAtOnce: newMux, MuxSpread: newMux,
 }
 
-// Serve probes by orders until there are no more of them.
+// Serve executes orders until the input ends.
 func Serve(ctx context.Context, job Job, in io.Reader, out io.Writer) (err error) {
 	open, ok := engines[job.Engine]
 	if !ok {
@@ -112,5 +114,5 @@ func obey(ctx context.Context, c Checker, order string) (t Tally, err error) {
 	return t, fmt.Errorf("must be %s, %s, %s, %s or %s", OrderPrepare, OrderOnce, OrderSteady, OrderReport, OrderMemory)
 }
 
-// Has tells whether this program has an engine.
+// Has reports whether this program has an engine.
 func Has(engine string) bool { return engines[engine] != nil }

@@ -12,7 +12,8 @@ import (
 	"github.com/shuntlb/shunt/internal/probe/loop"
 )
 
-// shunt is one of Shunt's ways to ask: alone, for all targets at once; under the engine's schedule for steady probes, as in a mux.
+// shunt is one of Shunt's probers: alone, for all targets together, or under the engine's schedule
+// for steady probes, as in a mux.
 type shunt struct {
 	job       Job
 	packets   *packets // nil: by sockets
@@ -31,7 +32,7 @@ func newShunt(job Job) (Checker, error) {
 	return s, err
 }
 
-// asker makes the asker.
+// asker makes the prober.
 func (s *shunt) asker(answered func([]probe.Answer)) (probe.Asker, error) {
 	if s.packets != nil {
 		return s.packets.asker(answered)

@@ -1,4 +1,5 @@
-// Package compare measures two builds of Shunt in turns on one machine and returns how their figures differ.
+// Package compare measures two builds of Shunt in turns on one machine and returns how their
+// figures differ.
 package compare
 
 import (
@@ -13,7 +14,8 @@ import (
 	"github.com/shuntlb/shunt/internal/bench"
 )
 
-// Measure runs one case of a suite with a build and returns its compared figures. It returns ErrNoCase if the build does not have the case.
+// Measure runs one case of a suite with a build and returns its compared figures. It returns
+// ErrNoCase if the build does not have the case.
 type Measure func(ctx context.Context, b Build, s bench.Suite, name string) (map[Figure]float64, error)
 
 // ErrNoCase is returned for a case that a build does not have.
@@ -31,12 +33,14 @@ const (
 // String returns the build's name in messages.
 func (b Build) String() string { return [...]string{"base", "present"}[b] }
 
-// Options say how to compare.
+// Options configure a comparison.
 type Options struct {
 	Suites []bench.Suite
-	// Cases restricts the run to these; empty: all cases of the suites but those that must be named because they take long.
+	// Cases restricts the run to these. If it is empty, the run takes all cases of the suites
+	// except those that must be named because they take long.
 	Cases []string
-	// Rounds is how often each case runs with each build. A case whose ratio is above Limit runs as often again.
+	// Rounds is how often each case runs with each build. A case whose ratio is above Limit runs as
+	// often again.
 	Rounds int
 	// Limit is the largest ratio that needs no reason.
 	Limit   float64
@@ -50,11 +54,12 @@ type Result struct {
 	Figure
 	// Base and Present are medians over the rounds.
 	Base, Present float64
-	// Ratio is the median over the rounds of how much worse the present build is: 1.2 is 20 % slower. It is +Inf where the base measured 0
-	// and the present build did not.
+	// Ratio is the median over the rounds of how much worse the present build is: 1.2 is 20 %
+	// slower. It is +Inf if the base measured 0 and the present build did not.
 	Ratio  float64
 	Rounds int
-	// Worse: the ratio is above the limit. Reason is the written one, if there is any.
+	// Worse means that the ratio is above the limit. Reason is the documented reason, if there is
+	// one.
 	Worse  bool
 	Reason string
 }
@@ -68,8 +73,9 @@ type Missing struct {
 	Why         string
 }
 
-// Run measures the cases of all suites with both builds in turns. Results are in the order of suites and cases. A case that fails is missing, and the
-// others go on; the error is that of all cases that failed. The end of ctx ends the run.
+// Run measures the cases of all suites with both builds in turns. Results are in the order of
+// suites and cases. A case that fails is missing, and the others continue. The error joins the
+// errors of all failed cases. The end of ctx ends the run.
 func Run(ctx context.Context, o Options, m Measure) (results []Result, missing []Missing, err error) {
 	var failed []error
 	for _, s := range o.Suites {
@@ -152,7 +158,7 @@ func judge(o Options, moreIsBetter map[string]bool, rounds [][2]map[Figure]float
 	return out
 }
 
-// ratio returns how often the base goes into the present figure. Two figures of 0 are equal.
+// ratio returns present divided by base. Two figures of 0 are equal.
 func ratio(base, present float64) float64 {
 	switch {
 	case base == present:
@@ -163,7 +169,7 @@ func ratio(base, present float64) float64 {
 	return present / base
 }
 
-// Suites returns the suites that a comma-separated list names; all for an empty one.
+// Suites returns the suites that a comma-separated list names, or all suites for an empty list.
 func Suites(names string) ([]bench.Suite, error) {
 	if names == "" {
 		return bench.Suites(), nil

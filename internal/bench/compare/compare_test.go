@@ -23,7 +23,7 @@ func suite(t *testing.T, name string) bench.Suite {
 	return s
 }
 
-// script returns the next figure of a build at each call, and notes in which order builds ran.
+// script returns the next figure of a build at each call, and records the order of the builds.
 type script struct {
 	values [2][]float64
 	field  string
@@ -49,7 +49,8 @@ func (s *script) run(t *testing.T, o Options, suiteName, name string) Result {
 	return results[0]
 }
 
-// TestRunJudges: a slower build fails with a ratio above the limit, whichever way the figure counts, and a written reason passes up to its ratio.
+// TestRunJudges checks that a slower build fails with a ratio above the limit, whichever direction
+// of the figure is better, and that a documented reason passes up to its ratio.
 func TestRunJudges(t *testing.T) {
 	reason := Reason{Suite: "control", Case: "apply", Field: "p50_ms", Ratio: 1.5, Since: "abc", Reason: "hosts hear of it first"}
 	for _, c := range []struct {
@@ -87,7 +88,8 @@ func TestRunJudges(t *testing.T) {
 	}
 }
 
-// TestRunMeasuresAgain: an outlier of the first rounds does not fail a figure that the second rounds clear.
+// TestRunMeasuresAgain checks that an outlier of the first rounds does not fail a figure that the
+// second rounds clear.
 func TestRunMeasuresAgain(t *testing.T) {
 	s := &script{field: "p50_ms", values: [2][]float64{{10}, {20, 20, 10, 10, 10, 10}}}
 	r := s.run(t, Options{Rounds: 3, Limit: 1.10}, "control", "apply")
@@ -96,7 +98,8 @@ func TestRunMeasuresAgain(t *testing.T) {
 	}
 }
 
-// TestRatioIsPairwise: both builds slowing down together, as a busy machine makes them, changes no ratio.
+// TestRatioIsPairwise checks that ratios do not change if both builds slow down together, as on a
+// busy machine.
 func TestRatioIsPairwise(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		slow := rapid.Float64Range(0.5, 2).Draw(t, "slower by")
@@ -117,7 +120,8 @@ func TestRatioIsPairwise(t *testing.T) {
 	})
 }
 
-// TestRunMissing: a case that the base does not have is listed. One that fails is listed too and makes the run fail, and the others go on.
+// TestRunMissing checks that a case that the base does not have is listed. A case that fails is
+// listed too and makes the run fail, and the others continue.
 func TestRunMissing(t *testing.T) {
 	o := Options{Suites: []bench.Suite{suite(t, "rings")}, Rounds: 1, Limit: 1.1, Progress: func(string) {}}
 	measure := func(_ context.Context, b Build, s bench.Suite, name string) (map[Figure]float64, error) {
@@ -147,7 +151,8 @@ func TestRunMissing(t *testing.T) {
 	}
 }
 
-// TestReadFigures: rows of several engines are figures of their own; the floor, text and rows that repeat are none.
+// TestReadFigures checks that rows of several engines are separate figures, and that the floor,
+// text and repeated rows are none.
 func TestReadFigures(t *testing.T) {
 	in := `{"case":"tcp-28000","engine":"packet","us_per_probe":1.5,"wall_s":0.1,"floor_us":1}
 {"case":"tcp-28000","engine":"socket","us_per_probe":15}
@@ -171,7 +176,7 @@ func TestReadFigures(t *testing.T) {
 	}
 }
 
-// TestReadReasons: entries are checked, and errors name the entry and the field.
+// TestReadReasons checks that entries are validated, and that errors name the entry and the field.
 func TestReadReasons(t *testing.T) {
 	entry := func(change string) string {
 		fields := map[string]string{"suite": "rings", "case": "dead", "field": "ms", "ratio": "1.2", "since": "abc", "reason": "rings are checked twice"}

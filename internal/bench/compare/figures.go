@@ -15,12 +15,12 @@ import (
 // Figure names one measured value of a suite.
 type Figure struct {
 	Suite, Case string
-	// Of tells rows of one case apart by their text fields ("engine=packet"); empty where a case has one row.
+	// Of identifies a row by its text fields ("engine=packet"). It is empty if a case has one row.
 	Of    string
 	Field string
 }
 
-// String returns the figure as people read it: suite/case field, and the row if the case has several.
+// String returns the figure for output: suite, case, field, and the row if the case has several.
 func (f Figure) String() string {
 	name := f.Suite + " " + f.Case + " " + f.Field
 	if f.Of != "" {
@@ -34,13 +34,14 @@ func compareFigures(a, b Figure) int {
 	return cmp.Or(strings.Compare(a.Suite, b.Suite), strings.Compare(a.Case, b.Case), strings.Compare(a.Of, b.Of), strings.Compare(a.Field, b.Field))
 }
 
-// unrelated are prefixes of fields that measure the machine or another program, not Shunt.
+// unrelated lists prefixes of fields that measure the machine or another program, not Shunt.
 var unrelated = []string{"floor", "direct", "katran"}
 
-// higher are fields that are better the larger they are, of suites that set no goal for them.
+// higher lists fields for which more is better, of suites that set no goal for them.
 var higher = []string{"pps", "rps", "per_s", "share", "scaling", "gbit_ps", "cps"}
 
-// compared returns the fields of a suite that are compared: those that it plots and those with goals. The value is true if more is better.
+// compared returns the fields of a suite that are compared: those that it plots and those with
+// goals. The value is true if more is better.
 func compared(s bench.Suite) map[string]bool {
 	out := map[string]bool{}
 	for _, field := range s.Plotted {
@@ -57,8 +58,9 @@ func compared(s bench.Suite) map[string]bool {
 	return out
 }
 
-// readFigures reads the rows that `shunt bench -o json` prints, one object per line, and returns the compared figures of one case. A row that
-// occurs several times, as those of a timeline do, is left out.
+// readFigures reads the rows that `shunt bench -o json` prints, one object per line, and returns
+// the compared figures of one case. A row that occurs several times, as those of a timeline do, is
+// left out.
 func readFigures(s bench.Suite, name string, in io.Reader) (map[Figure]float64, error) {
 	fields := compared(s)
 	out, repeated := map[Figure]float64{}, map[Figure]bool{}
@@ -92,7 +94,7 @@ func readFigures(s bench.Suite, name string, in io.Reader) (map[Figure]float64, 
 	return out, nil
 }
 
-// rowName returns the text fields of a row but for its case, in the order of their names.
+// rowName returns the text fields of a row except its case, in the order of their names.
 func rowName(row map[string]any) string {
 	var parts []string
 	for field, value := range row {

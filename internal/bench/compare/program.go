@@ -11,7 +11,7 @@ import (
 	"github.com/shuntlb/shunt/internal/bench"
 )
 
-// exitUsage is the exit code of a shunt that does not know a suite, a case or a flag.
+// exitUsage is the exit code of a shunt without the suite, case or flag.
 const exitUsage = 2
 
 // Programs are the two builds as files, by Build.
@@ -19,7 +19,7 @@ type Programs struct {
 	Paths [2]string
 	// LabName names the lab that suites make and remove.
 	LabName string
-	// Short runs smoke tests: the figures are worth nothing.
+	// Short runs smoke tests. Their figures are meaningless.
 	Short bool
 }
 

@@ -12,18 +12,18 @@ import (
 	"github.com/shuntlb/shunt/internal/bench"
 )
 
-// Reason is why a figure may be worse than it was: an entry of docs/bench-reasons.yaml.
+// Reason is why a figure may be worse than before: an entry of docs/bench-reasons.yaml.
 type Reason struct {
 	Suite string `yaml:"suite"`
 	Case  string `yaml:"case"`
 	Field string `yaml:"field"`
 	// Of is the row of a case with several ("engine=packet"); empty: every row.
 	Of string `yaml:"of,omitempty"`
-	// Ratio is the largest ratio that the reason explains.
+	// Of is the row of a case with several ("engine=packet"). Empty means every row.
 	Ratio float64 `yaml:"ratio"`
 	// Since is the commit that made the figure worse.
 	Since string `yaml:"since"`
-	// Reason says why that is accepted.
+	// Reason is why that is accepted.
 	Reason string `yaml:"reason"`
 }
 
@@ -32,7 +32,7 @@ func (r Reason) covers(f Figure, ratio float64) bool {
 	return r.Suite == f.Suite && r.Case == f.Case && r.Field == f.Field && (r.Of == "" || r.Of == f.Of) && ratio <= r.Ratio
 }
 
-// ReadReasons reads a list of reasons in YAML. Unknown fields, unknown suites, cases and fields, and entries without commit or text are errors.
+// covers returns true if the reason explains a ratio of the figure.
 func ReadReasons(text []byte) ([]Reason, error) {
 	if len(bytes.TrimSpace(text)) == 0 {
 		return nil, nil
@@ -49,7 +49,7 @@ func ReadReasons(text []byte) ([]Reason, error) {
 	return all, nil
 }
 
-// check returns an error that names the field that is wrong.
+// check returns an error that names the wrong field.
 func (r Reason) check() error {
 	s, err := bench.Find(r.Suite)
 	if err != nil {

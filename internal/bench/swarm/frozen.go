@@ -15,13 +15,15 @@ import (
 	"github.com/shuntlb/shunt/internal/pki"
 )
 
-// CredentialsFile is where an agent keeps key, certificate and CA in its state directory, PEM in this order.
+// CredentialsFile is where an agent keeps key, certificate and CA in its state directory, PEM in
+// this order.
 const CredentialsFile = "node.pem"
 
-// frozenWindow is the least that HTTP/2 lets a client ask for.
+// frozenWindow is the smallest window that an HTTP/2 client can set.
 const frozenWindow = 64 << 10
 
-// Freeze puts nodes that answer pings and read nothing after their first plan in the place of the last count ones.
+// Freeze replaces the last count nodes by nodes that answer pings but read nothing after their
+// first plan.
 func (s *Swarm) Freeze(ctx context.Context, count int) error {
 	for i := len(s.nodes) - count; i < len(s.nodes); i++ {
 		n := s.nodes[i]

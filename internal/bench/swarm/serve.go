@@ -10,37 +10,38 @@ import (
 	"time"
 )
 
-// Order is one line to a process of nodes; it answers each with one Answer, in order.
+// Order is one line of input to a process of nodes. It responds to each with one Answer, in order.
 type Order struct {
 	// Start starts nodes 0 to Start-1 of Manager, whose state is below Dir.
 	Start        int    `json:",omitempty"`
 	Manager, Dir string `json:",omitempty"`
-	// Synced waits until all that read obey a plan of this epoch or a later one.
+	// Synced waits until all reading nodes have applied a plan of this epoch or a later one.
 	Synced int64 `json:",omitempty"`
-	// Arm prepares Await, which tells when Node applied its next plan.
+	// Arm prepares Await, which returns when Node applied its next plan.
 	Arm, Await bool `json:",omitempty"`
 	Node       int  `json:",omitempty"`
-	// Updated asks which nodes heard something since it was asked last.
+	// Updated returns the nodes that received a plan since the last such order.
 	Updated bool `json:",omitempty"`
-	// Steady says whether Counters of all nodes change all the time from now on.
+	// Steady sets Counters, which selects whether the counters of all nodes change all the time
+	// from now on.
 	Steady, Counters bool `json:",omitempty"`
-	// Freeze makes the last nodes ones that do not read.
+	// Freeze makes the last nodes stop reading.
 	Freeze int `json:",omitempty"`
 	// Within bounds the wait.
 	Within time.Duration `json:",omitempty"`
 }
 
-// Answer is what an order came to.
+// Answer is the result of an order.
 type Answer struct {
 	Error string `json:",omitempty"`
-	// At is when it was, by the machine's clock.
+	// At is the time of the event, by the machine's clock.
 	At time.Time
-	// Peak is the most attempts to connect within a second since the last Synced.
+	// Peak is the most connection attempts within a second since the last Synced.
 	Peak    int   `json:",omitempty"`
 	Updated []int `json:",omitempty"`
 }
 
-// Serve obeys orders until their end; then all nodes stop.
+// Serve executes orders until their end. Then all nodes stop.
 func Serve(ctx context.Context, in io.Reader, out io.Writer, log *slog.Logger) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

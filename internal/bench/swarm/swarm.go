@@ -1,4 +1,5 @@
-// Package swarm is many simulated nodes in one process: the real agent with a data plane that only counts.
+// Package swarm runs many simulated nodes in one process: the real agent with a data plane that
+// only counts.
 package swarm
 
 import (
@@ -19,13 +20,13 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// Name is the name of a node of the swarm.
+// Name returns the name of a node of the swarm.
 func Name(i int) string { return fmt.Sprintf("node%05d", i) }
 
-// StateDir is where node i keeps its state: its certificate is put there before it starts.
+// StateDir returns the state directory of node i. Its certificate is put there before it starts.
 func StateDir(dir string, i int) string { return filepath.Join(dir, Name(i)) }
 
-// Swarm is the nodes of one process.
+// Swarm holds the nodes of one process.
 type Swarm struct {
 	manager, dir string
 	log          *slog.Logger
@@ -33,11 +34,11 @@ type Swarm struct {
 	attempts     attempts
 	workers      sync.WaitGroup
 	frozen       []io.Closer
-	// counting: the counters of every node change all the time.
+	// counting means that the counters of every node change all the time.
 	counting atomic.Bool
 }
 
-// node is one of them.
+// node is one simulated node.
 type node struct {
 	name     string
 	swarm    *Swarm
@@ -49,7 +50,7 @@ type node struct {
 	applied chan struct{}
 	at      time.Time
 	packets atomic.Uint64
-	// seen is the revision by the last look.
+	// seen is the revision at the last call of Updated.
 	seen   int64
 	frozen bool
 }
@@ -64,7 +65,8 @@ func (n *node) Apply(context.Context, plan.Plan) error {
 	return nil
 }
 
-// Status implements agent.Handler: what a host with two servers says that gets packets now and then.
+// Status implements agent.Handler. It returns the status of a host with two servers that receive
+// occasional packets.
 func (n *node) Status() *apiv1.NodeStatus {
 	if !n.swarm.counting.Load() {
 		return &apiv1.NodeStatus{}
@@ -95,7 +97,7 @@ func (n *node) Health(*apiv1.HealthQuestion) *apiv1.HealthResult {
 	return &apiv1.HealthResult{}
 }
 
-// Start starts count nodes of a manager, all at once.
+// Start starts count nodes of a manager together.
 func Start(ctx context.Context, manager, dir string, count int, log *slog.Logger) *Swarm {
 	s := &Swarm{manager: manager, dir: dir, log: log}
 	for i := range count {
@@ -134,11 +136,11 @@ func (s *Swarm) dial(ctx context.Context, network, address string) (net.Conn, er
 	return d.DialContext(ctx, network, address)
 }
 
-// syncedEvery is how often nodes are looked at.
+// syncedEvery is the poll interval of the nodes.
 const syncedEvery = 5 * time.Millisecond
 
-// Synced waits until every node that reads obeys the newest plan of an epoch or a later one. peak is the most attempts to
-// connect within one second since the last call.
+// Synced waits until every reading node has applied the newest plan of an epoch or a later one.
+// peak is the most connection attempts within one second since the last call.
 func (s *Swarm) Synced(ctx context.Context, epoch int64) (at time.Time, peak int, err error) {
 	left := s.reading()
 	for {
@@ -171,7 +173,8 @@ func (s *Swarm) reading() []*node {
 	return out
 }
 
-// Applied is what tells that a node applied a plan after the call, and then when.
+// Applied returns a function that waits until a node applies a plan after the call of Applied, and
+// returns when it did.
 func (s *Swarm) Applied(i int) func(ctx context.Context) (time.Time, error) {
 	n := s.nodes[i]
 	n.mu.Lock()
@@ -189,7 +192,7 @@ func (s *Swarm) Applied(i int) func(ctx context.Context) (time.Time, error) {
 	}
 }
 
-// Updated are the nodes that heard something since the last call, whatever it was.
+// Updated returns the nodes that received a new revision since the last call.
 func (s *Swarm) Updated() []int {
 	var out []int
 	for i, n := range s.nodes {
@@ -201,7 +204,7 @@ func (s *Swarm) Updated() []int {
 	return out
 }
 
-// attempts counts by seconds.
+// attempts counts connection attempts by second.
 type attempts struct {
 	mu       sync.Mutex
 	bySecond map[int64]int
@@ -216,7 +219,7 @@ func (a *attempts) note(now time.Time) {
 	a.bySecond[now.Unix()]++
 }
 
-// peak is the most of one second since the last call.
+// peak returns the most attempts of one second since the last call.
 func (a *attempts) peak() (most int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -227,7 +230,7 @@ func (a *attempts) peak() (most int) {
 	return most
 }
 
-// credentialsOf reads what the agent keeps.
+// credentialsOf reads the agent's credentials.
 func (s *Swarm) credentialsOf(i int) ([]byte, error) {
 	return os.ReadFile(filepath.Join(StateDir(s.dir, i), CredentialsFile))
 }

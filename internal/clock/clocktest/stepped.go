@@ -1,4 +1,4 @@
-// Package clocktest has clocks for tests alone.
+// Package clocktest has clocks for tests only.
 package clocktest
 
 import (
@@ -7,23 +7,25 @@ import (
 	"unsafe"
 )
 
-// Stepped is the clock of a machine whose time of day is set again and again: what is read off the wall jumps, the monotonic reading
-// goes on. It is safe for concurrent use, and in bubbles of testing/synctest, whose own times have no monotonic reading.
+// Stepped is the clock of a machine whose time of day is set repeatedly: the wall clock jumps, the
+// monotonic clock does not. It is safe for concurrent use, and in bubbles of testing/synctest,
+// whose own times have no monotonic reading.
 type Stepped struct {
 	begun   time.Time
 	seconds atomic.Int64
 }
 
-// origin has a monotonic reading, for it is read outside of bubbles.
+// origin has a monotonic reading, because it is read outside of bubbles.
 var origin = time.Now()
 
-// NewStepped makes one whose time of day was not set yet.
+// NewStepped returns a clock whose time of day was not changed yet.
 func NewStepped() *Stepped { return &Stepped{begun: time.Now()} }
 
-// Step sets the time of day by so many seconds more.
+// Step sets the time of day forward by seconds.
 func (s *Stepped) Step(seconds int64) { s.seconds.Add(seconds) }
 
-// wallSeconds is where the first word of a time.Time with a monotonic reading has its seconds.
+// wallSeconds is the bit position of the seconds in the first field of a time.Time with a monotonic
+// reading.
 const wallSeconds = 30
 
 // Now implements clock.Clock.

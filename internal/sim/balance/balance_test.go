@@ -10,12 +10,13 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// small is a pool with four muxes of two CPUs.
+// small returns a pool of 60 servers with muxes of two CPUs.
 func small(muxes int, refresh float64) Setup {
 	return Setup{Servers: 60, Muxes: muxes, CPUs: 2, Refresh: refresh, Delay: 20 * time.Millisecond, Seed: 1}
 }
 
-// TestHashIsChance: with plain hashing connections lie on servers by Poisson's law: their variance is their mean.
+// TestHashIsChance checks that plain hashing distributes connections by Poisson's law: the variance
+// equals the mean.
 func TestHashIsChance(t *testing.T) {
 	got := Imbalance(Hash, small(4, 10), 6000, 5*time.Second)
 	if math.Abs(got.Mean-100) > 3 || got.Variance < 80 || got.Variance > 120 {
@@ -23,9 +24,11 @@ func TestHashIsChance(t *testing.T) {
 	}
 }
 
-// TestMuxesDoNotHerd: several muxes that hear the same loads late level servers nearly as one that gives all connections: the variance is at most twice that of one
-// mux, and far below chance. Of one mux it is bounded by the oracle that sees every connection at once, with what the hosts' delay adds by chance: what ends, or is
-// given, between two looks.
+// TestMuxesDoNotHerd checks that several muxes with the same late loads balance servers nearly as
+// well as one mux for all connections: the variance is at most twice that of one mux, and far below
+// chance. The variance of one mux is bounded by an oracle with immediate knowledge of every
+// connection, plus the chance that the hosts' delay adds: connections that end or begin between two
+// reports.
 func TestMuxesDoNotHerd(t *testing.T) {
 	const active, life = 6000.0, 10 * time.Second
 	hash := Imbalance(Hash, small(4, 10), active, life).Variance
@@ -35,7 +38,8 @@ func TestMuxesDoNotHerd(t *testing.T) {
 	}{{lb.SchedulerP2C, 10}, {lb.SchedulerLeastConnections, 25}} {
 		for _, refresh := range []float64{10, 100} {
 			alone := Imbalance(c.scheduler, small(1, refresh), active, life).Variance
-			chance := active / 60 / life.Seconds() * (1.5/refresh + 0.02) // of one server, between two looks
+			// Of one server, between two reports.
+			chance := active / 60 / life.Seconds() * (1.5/refresh + 0.02)
 			if bound := oracle(active, life) + 4*chance + 3; alone > bound {
 				t.Errorf("%s at %v Hz, one mux: variance %.2f, want at most %.2f", c.scheduler, refresh, alone, bound)
 			}
@@ -49,8 +53,9 @@ func TestMuxesDoNotHerd(t *testing.T) {
 	}
 }
 
-// TestLateAndLostWords: with words that are long on their way, or that muxes miss, each mux others, schedulers level servers less, but far better than chance; nobody
-// herds, whether muxes see connections end or not.
+// TestLateAndLostWords checks schedulers with load reports that are late, or that muxes lose
+// independently. They balance servers less, but far better than chance. No mux herds, whether or
+// not muxes see connections end.
 func TestLateAndLostWords(t *testing.T) {
 	const active, life = 6000.0, 10 * time.Second
 	hash := Imbalance(Hash, small(4, 10), active, life).Variance
@@ -72,7 +77,7 @@ func TestLateAndLostWords(t *testing.T) {
 	}
 }
 
-// oracle is the variance when each connection goes to the server that has the fewest at this moment.
+// oracle returns the variance if each connection goes to the server with the fewest at that moment.
 func oracle(active float64, life time.Duration) float64 {
 	r := rand.New(rand.NewPCG(1, 9))
 	open := make([]int, 60)
@@ -113,7 +118,8 @@ func oracle(active float64, life time.Duration) float64 {
 	return sum.Variance / float64(looks)
 }
 
-// TestRoundRobinBeatsChance: equal shares leave only what ends by chance: half of the variance.
+// TestRoundRobinBeatsChance checks that equal shares leave only the chance of connection ends: half
+// of the variance.
 func TestRoundRobinBeatsChance(t *testing.T) {
 	hash, got := Imbalance(Hash, small(1, 10), 6000, 5*time.Second), Imbalance(lb.SchedulerRoundRobin, small(1, 10), 6000, 5*time.Second)
 	if got.Variance > 0.7*hash.Variance {
@@ -121,7 +127,8 @@ func TestRoundRobinBeatsChance(t *testing.T) {
 	}
 }
 
-// TestEveryScheduler: all connections go somewhere, and the same seed says the same again.
+// TestEveryScheduler checks that all connections reach a server, and that the same seed gives the
+// same result.
 func TestEveryScheduler(t *testing.T) {
 	for _, name := range Schedulers {
 		s := Setup{Servers: 10, Muxes: 2, CPUs: 2, Refresh: 50, Seed: 5}
@@ -135,7 +142,7 @@ func TestEveryScheduler(t *testing.T) {
 	}
 }
 
-// TestServerSharesItsTime compares the server with one that hands out its time in tiny pieces.
+// TestServerSharesItsTime compares the server with one that distributes its time in tiny pieces.
 func TestServerSharesItsTime(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 3))
 	var s server
@@ -176,7 +183,8 @@ func TestServerSharesItsTime(t *testing.T) {
 	}
 }
 
-// TestWorks: a tenth of the requests needs 1, 10 or 1,000 times as much as the others, and all of them the same on average.
+// TestWorks checks that a tenth of the requests needs 1, 10 or 1,000 times as much as the others,
+// with the same mean.
 func TestWorks(t *testing.T) {
 	const n, mean = 200_000, 300 * time.Millisecond
 	for name, c := range map[string]struct {
@@ -205,7 +213,7 @@ func TestWorks(t *testing.T) {
 	}
 }
 
-// TestCompletion: what schedulers gain where servers are busy, and nobody loses a request.
+// TestCompletion checks the gain of schedulers when servers are busy, and that no request is lost.
 func TestCompletion(t *testing.T) {
 	const mean = 100 * time.Millisecond
 	s := Setup{Servers: 16, Muxes: 2, CPUs: 2, Refresh: 100, Delay: 5 * time.Millisecond, Seed: 2}

@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// Work is how long requests keep a server busy that has nothing else to do.
+// Work returns how long a request keeps an otherwise idle server busy.
 type Work func(r *rand.Rand) time.Duration
 
-// Uniform is the same for all.
+// Uniform returns work that is equal for all requests.
 func Uniform(mean time.Duration) Work { return func(*rand.Rand) time.Duration { return mean } }
 
 // Bimodal is 0.53 of the mean for nine of ten, and ten times as much for the tenth.
@@ -24,8 +24,9 @@ func Bimodal(mean time.Duration) Work {
 	}
 }
 
-// Skewed is 0.0099 of the mean for nine of ten, and a thousand times as much for the tenth: the workload of Cheetah's Figure 8 (NSDI 2020), where a tenth of the requests
-// takes 500 ms and the others take some hundred microseconds.
+// Skewed is 0.0099 of the mean for nine of ten, and a thousand times as much for the tenth: the
+// workload of Cheetah's Figure 8 (NSDI 2020), where a tenth of the requests takes 500 ms and the
+// others take some hundred microseconds.
 func Skewed(mean time.Duration) Work {
 	short := mean * 10 / 1009
 	return func(r *rand.Rand) time.Duration {
@@ -36,8 +37,10 @@ func Skewed(mean time.Duration) Work {
 	}
 }
 
-// Completion runs a scheduler while requests keep servers busy for `busy` of their time, each of which is a connection of its own, and returns how long they took
-// from their beginning to their end, in order. A server works for all that it has at once, each with an equal part of its time.
+// Completion runs a scheduler while requests keep servers busy for `busy` of their time. Each
+// request is a separate connection. It returns the durations from the start of the requests to
+// their end, in order. A server processes all its requests concurrently, each with an equal part of
+// its time.
 func Completion(scheduler string, s Setup, work Work, mean time.Duration, busy float64, during time.Duration) []time.Duration {
 	r := rand.New(rand.NewPCG(s.Seed, 2))
 	c := newCrowd(scheduler, s, r)
@@ -64,7 +67,7 @@ func Completion(scheduler string, s Setup, work Work, mean time.Duration, busy f
 	return took
 }
 
-// Percentile is the time that so much of all took at most.
+// Percentile returns the duration that this share of all does not exceed.
 func Percentile(took []time.Duration, share float64) time.Duration {
 	if len(took) == 0 {
 		return 0
@@ -72,13 +75,13 @@ func Percentile(took []time.Duration, share float64) time.Duration {
 	return took[min(int(share*float64(len(took))), len(took)-1)]
 }
 
-// server is one that shares its time among its requests.
+// server shares its time equally among its requests.
 type server struct {
-	each float64 // how much each request ever got, in steps
+	each float64 // the total work done for each request, in steps
 	open requests
 }
 
-// request is one that a server works for; it ends when each request ever got `until`.
+// request is one in progress. It ends when each request has received `until` in total.
 type request struct {
 	until     float64
 	begun, by int
@@ -89,7 +92,7 @@ func (s *server) begin(q request, work float64) {
 	heap.Push(&s.open, q)
 }
 
-// work is what a server does in a step.
+// work does the work of a step.
 func (s *server) work(now int, done func(request)) {
 	for left := 1.0; len(s.open) > 0; {
 		n := float64(len(s.open))
@@ -104,7 +107,7 @@ func (s *server) work(now int, done func(request)) {
 	}
 }
 
-// requests is a heap, the one that ends first on top.
+// requests is a heap with the request that ends first on top.
 type requests []request
 
 func (q requests) Len() int           { return len(q) }

@@ -9,21 +9,22 @@ import (
 	"github.com/shuntlb/shunt/internal/load"
 )
 
-// Setup is what connections meet.
+// Setup is the simulated cluster.
 type Setup struct {
 	Servers, Muxes int
 	CPUs           int // of each mux
-	// Refresh is how often a second hosts look at their servers, and muxes at what hosts told.
+	// Refresh is how often per second hosts sample their servers, and muxes use the hosts' reports.
 	Refresh float64
-	// Delay is how long a host's word travels, and Lost the share of words that never arrive at one of the muxes.
+	// Delay is the latency of a host's report. Lost is the share of reports that do not arrive at a
+	// given mux.
 	Delay time.Duration
 	Lost  float64
-	// Blind: muxes do not see connections end, as with affinity cookie.
+	// Blind means that muxes do not see connections end, as with affinity cookie.
 	Blind bool
 	Seed  uint64
 }
 
-// step is the time that passes at once.
+// step is the time step of the simulation.
 const step = time.Millisecond
 
 // crowd is servers, their hosts, and the muxes in front of them.
@@ -31,21 +32,21 @@ type crowd struct {
 	s      Setup
 	r      *rand.Rand
 	now    int // in steps
-	every  int // steps between two looks
+	every  int // steps between two samples
 	muxes  []*mux
 	open   []int    // connections by server
-	opened []uint32 // that ever began
+	opened []uint32 // connections that ever began
 	said   []said
-	words  []word // on their way, by time
+	words  []word // in flight, by time
 }
 
-// said is what a host told last, and when.
+// said is a host's last report and its time.
 type said struct {
 	load.Load
 	at int
 }
 
-// word is what a host told.
+// word is a host's report.
 type word struct {
 	at, server int
 	load       load.Load
@@ -68,10 +69,11 @@ func (c *crowd) time() time.Time { return time.Unix(0, 0).Add(time.Duration(c.no
 
 func (c *crowd) interval() time.Duration { return time.Duration(c.every) * step }
 
-// lag is how long ago hosts saw what is known, on average.
+// lag returns the mean age of the reported loads.
 func (c *crowd) lag() time.Duration { return c.interval()/2 + c.s.Delay }
 
-// pass lets hosts look, words arrive, and muxes act. Each host, and each mux, has its own moment within an interval.
+// pass runs one step: hosts sample, reports arrive, and muxes act. Each host and each mux has its
+// own phase within an interval.
 func (c *crowd) pass() {
 	for server := c.now % c.every; server < len(c.open); server += c.every {
 		l := load.Load{Connections: uint32(c.open[server]), Opened: c.opened[server], Has: load.HasConnections}
@@ -96,7 +98,7 @@ func (c *crowd) pass() {
 	c.now++
 }
 
-// give gives a connection that begins to a server, by one of the muxes.
+// give assigns a new connection to a server through one of the muxes.
 func (c *crowd) give() (server, by int) {
 	by = c.r.IntN(len(c.muxes))
 	m := c.muxes[by]
@@ -114,7 +116,7 @@ func (c *crowd) end(server, by int) {
 	}
 }
 
-// poisson is how many events happen where `mean` do on average.
+// poisson draws the number of events for a mean of `mean`.
 func poisson(r *rand.Rand, mean float64) (n int) {
 	for ; mean > 30; mean -= 30 {
 		n += poisson(r, 30)
@@ -125,5 +127,5 @@ func poisson(r *rand.Rand, mean float64) (n int) {
 	return n
 }
 
-// address is that of a server.
+// address returns the address of a server.
 func address(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 20, byte(i >> 8), byte(i)}) }

@@ -1,3 +1,4 @@
-// Package balance simulates how evenly schedulers spread connections over servers, and what that does to the slowest of them. What muxes do is done by
-// Shunt's own code: internal/sched makes sequences and words, internal/ring the ring, internal/load says which loads are told.
+// Package balance simulates how evenly schedulers spread connections over servers, and the effect
+// on the slowest requests. The muxes run Shunt's own code: internal/sched makes sequences and
+// packed loads, internal/ring the ring, internal/load decides which loads are reported.
 package balance

@@ -6,15 +6,16 @@ import (
 	"time"
 )
 
-// Spread is how connections lie on servers, on average over the time that is looked at.
+// Spread is the distribution of connections over servers, averaged over the measured time.
 type Spread struct {
 	Mean     float64 // connections of a server
 	Beyond   float64 // how many more than that the fullest server has
 	Variance float64 // between servers
 }
 
-// Imbalance runs a scheduler with so many active connections on average: they begin at random, and last `life` on average, exponentially distributed. It begins with
-// that many, and the second of two lives is looked at.
+// Imbalance runs a scheduler with `active` active connections on average. They begin at random, and
+// last `life` on average, exponentially distributed. It begins with that many, runs for two lives
+// and measures the second.
 func Imbalance(scheduler string, s Setup, active float64, life time.Duration) Spread {
 	r := rand.New(rand.NewPCG(s.Seed, 1))
 	c := newCrowd(scheduler, s, r)
@@ -50,7 +51,7 @@ func Imbalance(scheduler string, s Setup, active float64, life time.Duration) Sp
 	return Spread{sum.Mean / n, sum.Beyond / n, sum.Variance / n}
 }
 
-// add adds a look at the servers.
+// add adds a sample of the servers.
 func (s Spread) add(open []int) Spread {
 	sum, top, squares := 0.0, 0.0, 0.0
 	for _, n := range open {

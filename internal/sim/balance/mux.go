@@ -12,16 +12,17 @@ import (
 	"github.com/shuntlb/shunt/internal/sched"
 )
 
-// Hash is plain hashing, modulo the number of servers: what the others are compared with.
+// Hash is plain hashing, modulo the number of servers. It is the reference for the others.
 const Hash = "hash"
 
-// Schedulers are those that are simulated.
+// Schedulers are the simulated schedulers.
 var Schedulers = []string{
 	Hash, lb.SchedulerMaglev, lb.SchedulerRandom, lb.SchedulerRoundRobin, lb.SchedulerWeightedRoundRobin, lb.SchedulerAdaptive,
 	lb.SchedulerP2C, lb.SchedulerLeastConnections,
 }
 
-// mux gives connections to servers as a mux does: by what hosts told it, and by what it gave itself.
+// mux assigns connections to servers as a mux does: by the hosts' reports, and by its own
+// assignments.
 type mux struct {
 	scheduler string
 	servers   int
@@ -55,7 +56,7 @@ func newMux(scheduler string, s Setup, r *rand.Rand) *mux {
 	return m
 }
 
-// ringMembers are the servers of a ring.
+// ringMembers returns the servers of a ring.
 func ringMembers(n int) (out []ring.Member) {
 	for i := range n {
 		out = append(out, ring.Member{ID: uint16(i), DIP: address(i), Port: 80, Weight: 1})
@@ -63,7 +64,7 @@ func ringMembers(n int) (out []ring.Member) {
 	return out
 }
 
-// tick is what the agent does at its rate.
+// tick does the periodic work of the agent.
 func (m *mux) tick(now time.Time, every, lag time.Duration) {
 	if m.desk == nil {
 		return
@@ -78,13 +79,13 @@ func (m *mux) tick(now time.Time, every, lag time.Duration) {
 	}
 }
 
-// hear takes what a server's host told.
+// hear applies the report of a server's host.
 func (m *mux) hear(server int, l load.Load) {
 	of := &m.members[server]
 	of.Load, of.Known, of.Connections, of.Opened, of.HasConnections = float64(l.Connections), true, float64(l.Connections), l.Opened, true
 }
 
-// choose gives a connection with this hash, which comes by a CPU, to a server.
+// choose assigns a connection with this hash on a CPU to a server.
 func (m *mux) choose(hash uint64, cpu int) int {
 	switch m.scheduler {
 	case Hash:
@@ -109,7 +110,7 @@ func (m *mux) choose(hash uint64, cpu int) int {
 	return int(m.sequence[at])
 }
 
-// closed sees the end of a connection that it gave.
+// closed records the end of a connection that the mux assigned.
 func (m *mux) closed(server int) {
 	if word := m.words[server]; word<<(64-sched.StepShift) >= word>>sched.StepShift<<(64-sched.StepShift) {
 		m.words[server] -= word >> sched.StepShift

@@ -7,11 +7,12 @@ import (
 	"github.com/shuntlb/shunt/internal/sched"
 )
 
-// Due is a request that comes at a time, whatever became of those before.
+// Due is a request that arrives at a fixed time, whether or not earlier ones have finished.
 type Due struct{ At, Work time.Duration }
 
-// Serve tells how long requests take, in their order of coming, of servers that work on one at a time and let others wait in the order in which they came.
-// Each goes to the server that choose names, which sees how many each has that are not done.
+// Serve returns how long requests take, in order of arrival, at servers that process one at a time
+// in order of arrival. Each request goes to the server that choose returns. choose gets the number
+// of unfinished requests of each server.
 func Serve(due []Due, servers int, choose func(open []int) int) []time.Duration {
 	took := make([]time.Duration, len(due))
 	ends, open := make([][]time.Duration, servers), make([]int, servers)
@@ -33,7 +34,8 @@ func Serve(due []Due, servers int, choose func(open []int) int) []time.Duration 
 	return took
 }
 
-// LeastOpen chooses as one balancer would that sees every request begin and end at once: a server with the fewest, of those in turn.
+// LeastOpen chooses as a single balancer with immediate knowledge of every request does: a server
+// with the fewest, in turn if there are several.
 func LeastOpen() func(open []int) int {
 	next := 0
 	return func(open []int) int {
@@ -48,12 +50,12 @@ func LeastOpen() func(open []int) int {
 	}
 }
 
-// Any chooses as hashing does: without looking.
+// Any chooses as hashing does: independent of load.
 func Any(r *rand.Rand) func(open []int) int {
 	return func(open []int) int { return r.IntN(len(open)) }
 }
 
-// LesserOfTwo chooses as p2c does that sees every request begin and end at once.
+// LesserOfTwo chooses as p2c does with immediate knowledge of every request.
 func LesserOfTwo(r *rand.Rand) func(open []int) int {
 	return func(open []int) int {
 		first, second := sched.Draws(r.Uint64(), len(open))

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// naiveServe lets every millisecond pass.
+// naiveServe simulates every millisecond.
 func naiveServe(due []Due, servers int, choose func(open []int) int) []time.Duration {
 	type job struct {
 		n    int
@@ -60,7 +60,8 @@ func TestServe(t *testing.T) {
 	}
 }
 
-// Of two places the lesser is taken wherever it is drawn: the one with the most never, that with the least with every draw that has it, two of n. Any takes all alike.
+// Of two servers the less loaded is taken whenever it is drawn. The most loaded is never taken, and
+// the least loaded with every draw that contains it, two of n. Any takes all equally often.
 func TestChoices(t *testing.T) {
 	const n = 30_000
 	for name, c := range map[string]struct {

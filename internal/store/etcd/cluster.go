@@ -16,7 +16,7 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// maxMembers: more would only make writes slower.
+// maxMembers limits the members, because more would only make writes slower.
 const maxMembers = 5
 
 // Members implements store.Cluster.
@@ -40,13 +40,13 @@ func memberOf(m *membership.Member) store.ClusterMember {
 	return out
 }
 
-// Add implements store.Cluster. The new member has no vote until it has caught up and asks for one: whatever happens to it,
-// the others keep their majority.
+// Add implements store.Cluster. The new member has no vote until it has caught up and requests one,
+// so the others keep their majority whatever happens to it.
 func (m *Member) Add(ctx context.Context, name, peer string) ([]string, error) {
 	if m.peer == "" && m.ended() == nil {
 		return nil, fmt.Errorf("%w: the only one listens nowhere: start it with a peer address first (shunt manager --peer)", store.ErrMember)
 	}
-	// What follows must not be older than an earlier Add or Remove through another member.
+	// The list below must include earlier Adds and Removes through other members.
 	if _, err := m.Barrier(ctx); err != nil {
 		return nil, err
 	}
@@ -78,7 +78,7 @@ func (m *Member) Add(ctx context.Context, name, peer string) ([]string, error) {
 	return initial, nil
 }
 
-// room tells whether the member was added already, and why it cannot be added.
+// room reports whether the member was added already, and why it cannot be added.
 func room(members []*membership.Member, name, peer string) (added bool, err error) {
 	for _, etcd := range members {
 		other := memberOf(etcd)
@@ -122,13 +122,13 @@ func (m *Member) Remove(ctx context.Context, name string) error {
 	return m.clusterFault("remove "+name, err)
 }
 
-// healthyAfter is how long etcd wants the members to have been connected before it lets them change; one that was just
-// started is waited for.
+// healthyAfter is how long etcd requires the members to be connected before a change. A change
+// waits for a member that was just started.
 const healthyAfter = etcdHealthInterval + time.Second
 
 const etcdHealthInterval = 5 * time.Second
 
-// reconfigure tries until the members have been connected for long enough.
+// reconfigure retries until the members have been connected long enough.
 func (m *Member) reconfigure(ctx context.Context, change func(context.Context) error) error {
 	ctx, done, err := m.bound(ctx)
 	if err != nil {

@@ -19,25 +19,26 @@ import (
 const (
 	// quotaBytes is etcd's recommended maximum.
 	quotaBytes = 8 << 30
-	// keepRevisions is the history that auto compaction keeps, so that a watcher which fell behind can catch up.
+	// keepRevisions is the history that auto compaction keeps, so that a watcher that fell behind
+	// can catch up.
 	keepRevisions = "10000"
-	// aloneName and alonePeer name the member in its cluster of one; nothing listens there.
+	// aloneName and alonePeer name the member in its cluster of one; it does not listen there.
 	aloneName = "shunt"
 	alonePeer = "http://localhost:2380"
 )
 
 // Raft's timing, in milliseconds.
 const (
-	// A member alone needs no patience with others: it elects itself after one election timeout.
+	// A lone member does not wait for others: it elects itself after one election timeout.
 	aloneTick, aloneElection = 10, 100
-	// Members elect a leader 0.5 to 1 s after they last heard of one. A lease cannot be shorter than one and a half of that
-	// timeout, in whole seconds: 1 s.
+	// Members elect a leader 0.5 to 1 s after the last message of one. A lease cannot be shorter
+	// than one and a half of that timeout, in whole seconds: 1 s.
 	memberTick, memberElection = 50, 500
 )
 
 func peerURL(addr string) string { return "https://" + addr }
 
-// peerAddr is the address of a peer URL; empty when nothing listens there.
+// peerAddr returns the address of a peer URL; empty if it does not listen there.
 func peerAddr(u string) string {
 	addr, ok := strings.CutPrefix(u, "https://")
 	if !ok {
@@ -68,12 +69,13 @@ func config(o Options, failed *fatal) (*embed.Config, error) {
 		cfg.PeerTLSInfo = transport.TLSInfo{
 			CertFile: o.TLS.Cert, KeyFile: o.TLS.Key, TrustedCAFile: o.TLS.CA,
 			ClientCertAuth: true, ServerName: pki.ServerName, AllowedHostnames: []string{pki.ServerName},
-			// The name is what counts; etcd would also ask DNS for the client's addresses.
+			// Only the name is checked; etcd would also look up the client's addresses in DNS.
 			SkipClientSANVerify: true,
 		}
 	}
 	cfg.AdvertisePeerUrls = []url.URL{advertised}
-	// Members that were up once have a client URL, though nothing listens there; so does Cluster.Members tell.
+	// Members that have been up have a client URL, although they do not listen there;
+	// Cluster.Members uses it.
 	cfg.AdvertiseClientUrls = []url.URL{{Scheme: "http", Host: "localhost:2380"}}
 	if err := initial(cfg, o, advertised.String()); err != nil {
 		return nil, err
@@ -97,8 +99,8 @@ func config(o Options, failed *fatal) (*embed.Config, error) {
 	return cfg, nil
 }
 
-// initial says who the members are at the very first start. The token makes the ids of each cluster its own: members of
-// two clusters never take each other for theirs.
+// initial sets the members for the very first start. The token makes the ids of each cluster
+// unique, so that members of two clusters never confuse each other.
 func initial(cfg *embed.Config, o Options, self string) error {
 	if len(o.Cluster) == 0 {
 		cfg.InitialCluster, cfg.InitialClusterToken = cfg.Name+"="+self, rand.Text()

@@ -21,7 +21,8 @@ func TestEtcd(t *testing.T) {
 	})
 }
 
-// TestMembers runs the suite through each of three members, two of which follow. Every test has keys of its own.
+// TestMembers runs the suite through each of three members, two of which follow. Every test has its
+// own keys.
 func TestMembers(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t, 3)

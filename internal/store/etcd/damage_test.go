@@ -15,7 +15,7 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// dataOf are the files of a member.
+// dataOf returns the files of a member.
 func dataOf(t *testing.T, dir string) (db, log string) {
 	t.Helper()
 	logs, err := filepath.Glob(filepath.Join(dir, "member", "wal", "*.wal"))
@@ -48,8 +48,8 @@ func noise(at, n int) func([]byte) []byte {
 	}
 }
 
-// TestDamagedMember: a member of three whose files are damaged does not start, and says what helps; that done, under
-// writes, all data is on the new one.
+// TestDamagedMember: a member of three with damaged files does not start, and its message describes
+// the repair. After the repair, under writes, the new member has all data.
 func TestDamagedMember(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t, 3)
@@ -62,7 +62,7 @@ func TestDamagedMember(t *testing.T) {
 	if err := os.Rename(broken.Dir, intact); err != nil {
 		t.Fatal(err)
 	}
-	// The others go on, so that there is something to catch up with.
+	// The others continue, so that there is data to catch up with.
 	put(t, g.members[0], "/a/later", "unmistakable")
 	for name, damage := range map[string]func(t *testing.T, db, log string){
 		"middle of the log":     func(t *testing.T, _, log string) { change(t, log, noise(20_000, 4096)) },
@@ -75,7 +75,7 @@ func TestDamagedMember(t *testing.T) {
 		"all but first pages of the db": func(t *testing.T, db, _ string) {
 			change(t, db, noise(4*4096, 1<<30))
 		},
-		// No rule of the file's format is broken: only the other members know better.
+		// This breaks no rule of the file's format: only the other members can detect it.
 		"a value in the db": func(t *testing.T, db, _ string) {
 			change(t, db, func(b []byte) []byte {
 				return bytes.ReplaceAll(b, []byte("unmistakable"), []byte("unmistakeble"))
@@ -97,7 +97,8 @@ func TestDamagedMember(t *testing.T) {
 	g.replace(t, 2)
 }
 
-// replace takes member i out and lets a new one of its name join with an empty directory, while others write.
+// replace removes member i and joins a new one with its name and an empty directory, while others
+// write.
 func (g *group) replace(t *testing.T, i int) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
@@ -135,12 +136,12 @@ func (g *group) replace(t *testing.T, i int) {
 	if err != nil || len(snap.KVs) != len(other.KVs) || len(snap.KVs) < n+401 {
 		t.Fatalf("the new one has %d keys, another %d, %v; %d were written meanwhile", len(snap.KVs), len(other.KVs), err, n)
 	}
-	// It votes: with it, another may go.
+	// It votes, so another member may fail.
 	g.members[1].Close()
 	put(t, m, "/without the second", "")
 }
 
-// TestDamagedAlone: without others the message says what helps then. Wherever the damage is, it never ends the process.
+// TestDamagedAlone: without others the message describes the repair. No damage ends the process.
 func TestDamagedAlone(t *testing.T) {
 	t.Parallel()
 	o := Options{Dir: filepath.Join(t.TempDir(), "intact"), UnsafeNoFsync: true}
@@ -169,7 +170,7 @@ func TestDamagedAlone(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		m, err := Open(ctx, damaged)
 		if err == nil {
-			m.Close() // a page that nothing refers to
+			m.Close() // an unreferenced page
 		} else if refused++; !errors.Is(err, errDamaged) || !strings.Contains(err.Error(), "restore a backup") {
 			t.Errorf("page %d: %v", page, err)
 		}

@@ -1,5 +1,5 @@
-// Package etcd keeps the store in etcd: in an embedded member, alone or with others, or in an outside cluster. It is the
-// only importer of etcd.
+// Package etcd implements the store with etcd: in an embedded member, alone or with others, or in
+// an external cluster. It is the only importer of etcd.
 package etcd
 
 import (
@@ -18,10 +18,10 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// Limits of the members, embedded or outside.
+// Limits of the members, embedded or external.
 const (
-	// maxTxnOps: one Apply writes each object and each endpoint state as a key of its own: 20,000 services with two
-	// endpoints on two VIPs are 100,000.
+	// maxTxnOps: one Apply writes each object and each endpoint state as a separate key: 20,000
+	// services with two endpoints on two VIPs are 100,000.
 	maxTxnOps = 1 << 17
 	// maxRequestBytes: such an Apply at 300 bytes a key is 30 MB.
 	maxRequestBytes = 64 << 20
@@ -30,19 +30,19 @@ const (
 // Store is a client of etcd.
 type Store struct {
 	client *clientv3.Client
-	// prefix stands before every key in an outside etcd; empty in an embedded one.
+	// prefix is the prefix of every key in an external etcd; empty in an embedded one.
 	prefix string
 	log    *slog.Logger
 	now    func() time.Time
-	// leases are how long leases last that were granted here: time.Duration by store.LeaseID.
+	// leases holds the duration of leases granted here: time.Duration by store.LeaseID.
 	leases sync.Map
 
-	// life ends when the store is closed or fails; its cause is what every later call returns.
+	// life ends when the store is closed or fails; every later call returns its cause.
 	life context.Context
 	end  context.CancelCauseFunc
 	// tending are goroutines that end with life.
 	tending sync.WaitGroup
-	// progress is of an outside etcd, where others write too; else nil.
+	// progress is for an external etcd, which others write to, too; else nil.
 	progress *progress
 }
 
@@ -64,7 +64,8 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// ended is why the store is of no use any more, always a store.ErrClosed; nil while it is of use.
+// ended returns the reason why the store has ended, always a store.ErrClosed; nil while it is
+// usable.
 func (s *Store) ended() error {
 	cause := context.Cause(s.life)
 	if cause == nil || errors.Is(cause, store.ErrClosed) {
@@ -73,7 +74,7 @@ func (s *Store) ended() error {
 	return fmt.Errorf("%w: %w", store.ErrClosed, cause)
 }
 
-// bound ends a call when the store does.
+// bound returns a context that also ends with the store.
 func (s *Store) bound(ctx context.Context) (context.Context, context.CancelFunc, error) {
 	if err := s.ended(); err != nil {
 		return ctx, nil, err
@@ -83,7 +84,7 @@ func (s *Store) bound(ctx context.Context) (context.Context, context.CancelFunc,
 	return ctx, func() { stop(); cancel() }, nil
 }
 
-// fault turns an error of etcd into one of the store.
+// fault converts an error of etcd to one of the store.
 func (s *Store) fault(op string, err error) error {
 	if err == nil {
 		return nil
@@ -109,15 +110,15 @@ func (s *Store) fault(op string, err error) error {
 	return fmt.Errorf("store: %s: %w", op, err)
 }
 
-// unanswered are etcd's errors of a cluster that has no leader for the moment.
+// unanswered lists etcd's errors while the cluster has no leader.
 var unanswered = []error{
 	rpctypes.ErrNoLeader, rpctypes.ErrLeaderChanged, rpctypes.ErrTimeout, rpctypes.ErrTimeoutDueToLeaderFail, rpctypes.ErrTimeoutDueToConnectionLost,
 }
 
-// unansweredError is one of them, with etcd's message; it is store.ErrUnanswered.
+// unansweredError wraps one of them, with etcd's message; it is store.ErrUnanswered.
 type unansweredError struct{ error }
 
-// Is reports that the error is store.ErrUnanswered.
+// Is reports whether target is store.ErrUnanswered.
 func (unansweredError) Is(target error) bool { return target == store.ErrUnanswered }
 
 // Unwrap returns etcd's error.
@@ -140,7 +141,8 @@ func (s *Store) Get(ctx context.Context, key string) (store.KV, bool, int64, err
 	return s.fromKV(res.Kvs[0]), true, res.Header.Revision, nil
 }
 
-// read asks again when a new leader was elected meanwhile: the old one's answer would not be certain.
+// read retries when a new leader was elected meanwhile, because the old leader's answer is not
+// certain.
 func (s *Store) read(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
 	for {
 		res, err := s.client.Get(ctx, key, opts...)

@@ -33,7 +33,7 @@ func TestReopen(t *testing.T) {
 	}
 }
 
-// TestDamagedFilesAreAnError: neither a panic nor a wait for ever.
+// TestDamagedFilesAreAnError: damaged files cause an error, neither a panic nor an endless wait.
 func TestDamagedFilesAreAnError(t *testing.T) {
 	for name, damage := range map[string]func(log string) error{
 		"no log": os.Remove,

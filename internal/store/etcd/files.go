@@ -17,9 +17,10 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// checkFiles reads the whole log and database, so that damage is found here and not when etcd, long since up, falls over
-// it. The log has checksums; the database has none: what no rule of its format contradicts is found only by comparing it
-// with the other members', which etcd does when it starts.
+// checkFiles reads the whole log and database, so that damage is found here and not when the
+// running etcd reads it. The log has checksums. The database has none: damage that breaks no rule
+// of its format is only found by comparing it with the other members', which etcd does when it
+// starts.
 func checkFiles(dir string) error {
 	log, db := filepath.Join(dir, "member", "wal"), filepath.Join(dir, "member", "snap", "db")
 	if _, err := os.Stat(db); errors.Is(err, fs.ErrNotExist) {
@@ -41,7 +42,7 @@ func checkFiles(dir string) error {
 	return nil
 }
 
-// guarded reads what may be damaged: a page may name addresses outside of its file.
+// guarded reads files that may be damaged: a page may contain addresses outside of its file.
 func guarded(read func() error) (err error) {
 	done := make(chan struct{})
 	go func() {
@@ -58,12 +59,13 @@ func guarded(read func() error) (err error) {
 	return err
 }
 
-// lockTimeout: another process that uses the files is no damage, and the caller's lock keeps it away.
+// lockTimeout bounds the wait for another process that uses the files. That is no damage, and the
+// caller's lock prevents it.
 const lockTimeout = time.Second
 
 func readDatabase(path string) error {
-	// Without the list of free pages, which bbolt makes in a goroutine that damage would end the process in. It looks at what
-	// this reads.
+	// Do not load the list of free pages, because bbolt does that in a goroutine in which damage
+	// would end the process. That list depends on the pages that are read here.
 	db, err := bolt.Open(path, 0o600, &bolt.Options{ReadOnly: true, Timeout: lockTimeout})
 	if err != nil {
 		return err
@@ -97,7 +99,7 @@ func readBucket(name string, b *bolt.Bucket) error {
 	})
 }
 
-// readLines reads what writeLines wrote; nil when there is no file.
+// readLines reads a file of writeLines; nil if it does not exist.
 func readLines(path string) ([]string, error) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -106,7 +108,7 @@ func readLines(path string) ([]string, error) {
 	return strings.Fields(string(text)), err
 }
 
-// writeLines writes the lines durably and whole, or not at all.
+// writeLines writes the lines durably and atomically.
 func writeLines(path string, lines []string) error {
 	f, err := os.CreateTemp(filepath.Dir(path), ".new-*")
 	if err != nil {

@@ -7,17 +7,19 @@ import (
 	"path/filepath"
 )
 
-// Files in a member's directory that are of use before its log begins.
+// Files in a member's directory that are used before its log begins.
 const (
-	// joiningFile says that it is to be one of a cluster: without what Cluster.Add gave, it must not begin one of its own.
+	// joiningFile marks a member that is to join a cluster. Without the result of Cluster.Add it
+	// must not start a new cluster.
 	joiningFile = "joining"
-	// clusterFile is what Cluster.Add gave.
+	// clusterFile holds the result of Cluster.Add.
 	clusterFile = "cluster"
 )
 
 var errJoining = errors.New("a join of this member broke off: join again")
 
-// begun tells whether the member has a log: it is one of a cluster, and knows which.
+// begun reports whether the member has a log. It then belongs to a cluster, which the log
+// identifies.
 func begun(dir string) (bool, error) {
 	_, err := os.Stat(filepath.Join(dir, "member", "wal"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -26,8 +28,8 @@ func begun(dir string) (bool, error) {
 	return err == nil, err
 }
 
-// BeginJoin notes that the member of the directory is about to join others, before anything else of them is written there;
-// false: it is one of a cluster already.
+// BeginJoin records that the member of the directory is about to join others, before any of their
+// data is written there; false: it already belongs to a cluster.
 func BeginJoin(dir string) (bool, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return false, err
@@ -42,15 +44,15 @@ func BeginJoin(dir string) (bool, error) {
 	return true, writeLines(filepath.Join(dir, joiningFile), nil)
 }
 
-// joinedFile stands for the log of a member that has none: its store is outside.
+// joinedFile replaces the log for a member without one: its store is external.
 const joinedFile = "joined"
 
-// EndJoin notes that a member has joined whose store is outside.
+// EndJoin records that a member with an external store has joined.
 func EndJoin(dir string) error {
 	return os.Rename(filepath.Join(dir, joiningFile), filepath.Join(dir, joinedFile))
 }
 
-// initialCluster is o.Cluster, or what an earlier start was given that never got as far as to begin a log.
+// initialCluster returns o.Cluster, or that of an earlier start that did not begin a log.
 func initialCluster(o Options) ([]string, error) {
 	if is, err := begun(o.Dir); is || err != nil {
 		return o.Cluster, err

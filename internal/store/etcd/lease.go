@@ -12,8 +12,8 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// Grant implements store.Store. etcd counts leases in whole seconds, and grants none that is shorter than one and a half
-// of its election timeouts.
+// Grant implements store.Store. etcd counts leases in whole seconds, and grants none that is
+// shorter than one and a half of its election timeouts.
 func (s *Store) Grant(ctx context.Context, ttl time.Duration) (store.LeaseID, error) {
 	ctx, done, err := s.bound(ctx)
 	if err != nil {
@@ -43,25 +43,27 @@ func (s *Store) Renew(ctx context.Context, id store.LeaseID) error {
 
 // Timing of renewals.
 const (
-	// firstTTL is taken for the time of a lease that was granted elsewhere, until etcd tells it: no lease is shorter.
+	// firstTTL is the assumed duration of a lease that was granted elsewhere, until etcd reports
+	// it: no lease is shorter.
 	firstTTL = time.Second
 	// retryAfter is the pause after a failed renewal.
 	retryAfter = 50 * time.Millisecond
-	// renewTimeout bounds a single renewal by Renew: a lease that was asked for longer ago may be over.
+	// renewTimeout bounds a single renewal by Renew, because a lease requested longer ago may be
+	// over.
 	renewTimeout = 2 * time.Second
 )
 
-// KeepAlive implements store.Store. Times are read from the monotonic clock, which goes on while the process is stopped and
-// does not jump.
+// KeepAlive implements store.Store. It uses the monotonic clock, which continues while the process
+// is stopped and does not jump.
 func (s *Store) KeepAlive(ctx context.Context, id store.LeaseID) error {
 	ttl, renewed := firstTTL, s.now()
 	if granted, ok := s.leases.Load(id); ok {
 		ttl = granted.(time.Duration)
 	}
 	var failed error       // of the last renewal
-	var failedBy time.Time // when it had failed at the latest, if the process did not stand still
+	var failedBy time.Time // the latest time of its failure, if the process did not stand still
 	for {
-		// The lease lasts from when a renewal was sent, not from when its answer came.
+		// The lease lasts from the sending of a renewal, not from its answer.
 		sent := s.now()
 		left := ttl - sent.Sub(renewed)
 		if left <= 0 && failed != nil && sent.Sub(failedBy) < ttl/2 {
@@ -99,7 +101,7 @@ func (s *Store) KeepAlive(ctx context.Context, id store.LeaseID) error {
 	}
 }
 
-// renew renews once and returns how long the lease lasts.
+// renew renews once and returns the duration of the lease.
 func (s *Store) renew(ctx context.Context, id store.LeaseID, timeout time.Duration) (time.Duration, error) {
 	ctx, done, err := s.bound(ctx)
 	if err != nil {

@@ -13,7 +13,8 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// TestLeaseTime: with our election timeouts a lease of two seconds lasts two seconds, alone and with others.
+// TestLeaseTime: with Shunt's election timeouts a lease of two seconds lasts two seconds, alone and
+// with others.
 func TestLeaseTime(t *testing.T) {
 	t.Parallel()
 	alone, err := Open(t.Context(), Options{Dir: t.TempDir(), UnsafeNoFsync: true})
@@ -32,8 +33,8 @@ func TestLeaseTime(t *testing.T) {
 	}
 }
 
-// TestStoodStill: a process whose monotonic clock went on by more than its lease lasts, without it, has lost it, though
-// etcd would still renew it.
+// TestStoodStill: a process whose monotonic clock advanced by more than the lease time without a
+// renewal has lost the lease, although etcd would still renew it.
 func TestStoodStill(t *testing.T) {
 	t.Parallel()
 	m, err := Open(t.Context(), Options{Dir: t.TempDir(), UnsafeNoFsync: true})
@@ -62,8 +63,8 @@ func TestStoodStill(t *testing.T) {
 	}
 }
 
-// TestStoodStillInARenewal: a process that stood still while a renewal was under way has lost its lease, though that renewal
-// failed only now.
+// TestStoodStillInARenewal: a process that stood still during a renewal has lost its lease,
+// although that renewal fails only now.
 func TestStoodStillInARenewal(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t, 3)
@@ -88,7 +89,7 @@ func TestStoodStillInARenewal(t *testing.T) {
 	}
 }
 
-// TestUnknown: when nobody answers, KeepAlive ends with the store's error, which is not that the lease is lost.
+// TestUnknown: when no member answers, KeepAlive returns the store's error, not ErrLeaseLost.
 func TestUnknown(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t, 3)
@@ -104,7 +105,8 @@ func TestUnknown(t *testing.T) {
 	}
 }
 
-// TestLeaderChanges: a lease that is kept alive outlives every leader of etcd, one that goes without a word too.
+// TestLeaderChanges: a lease that is kept alive outlives every leader of etcd, including one that
+// fails silently.
 func TestLeaderChanges(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t, 3)
@@ -122,7 +124,7 @@ func TestLeaderChanges(t *testing.T) {
 		g.lead(name)
 	}
 	g.members[2].Close()
-	// As long as a lease lasts that nobody keeps alive.
+	// Wait as long as a lease lasts that is not kept alive.
 	other, err := g.members[1].Grant(t.Context(), 5*time.Second)
 	if err != nil {
 		t.Fatal(err)

@@ -13,15 +13,17 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// harmless are errors that etcd 3.7 logs in its normal life.
+// harmless lists errors that etcd 3.7 logs in normal operation.
 var harmless = map[string]bool{
-	// A new member has no snapshot to detect the storage version from; it succeeds at the next attempt.
+	// A new member has no snapshot to detect the storage version from; it succeeds at the next
+	// attempt.
 	"failed to update storage version": true,
-	// It asks again and again until it is.
+	// It retries until the learner is ready.
 	"rejecting promote learner: learner is not ready": true,
 }
 
-// quietLogger writes etcd's errors but for the harmless ones, and tells of the fatal one.
+// quietLogger returns a logger that writes etcd's errors except the harmless ones, and reports the
+// fatal one to failed.
 func quietLogger(w io.Writer, failed *fatal) *zap.Logger {
 	enc := zapcore.NewConsoleEncoder(zapcore.EncoderConfig{
 		MessageKey: "message", LevelKey: "level", TimeKey: "time", NameKey: "name",
@@ -51,12 +53,12 @@ func (c quietCore) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.Che
 // Write implements zapcore.Core.
 func (c quietCore) Write(e zapcore.Entry, fields []zapcore.Field) error {
 	if cause := errorOf(fields); cause != nil && strings.Contains(cause.Error(), net.ErrClosed.Error()) {
-		return nil // a listener that Close closed
+		return nil // Close closed the listener
 	}
 	return c.Core.Write(e, fields)
 }
 
-// errorOf is the error among the fields; nil when there is none.
+// errorOf returns the error among the fields, or nil.
 func errorOf(fields []zapcore.Field) error {
 	for _, field := range fields {
 		if cause, ok := field.Interface.(error); ok && field.Type == zapcore.ErrorType {
@@ -66,8 +68,9 @@ func errorOf(fields []zapcore.Field) error {
 	return nil
 }
 
-// fatal is what etcd cannot go on after. etcd would end the process there, without a word to who is using it; instead
-// only the goroutine ends, which is as final for the member, and the store tells.
+// fatal handles fatal errors of etcd. etcd would exit the process without informing its user.
+// Instead only the goroutine ends, which is as final for the member, and the store reports the
+// error.
 type fatal struct {
 	mu   sync.Mutex
 	err  error
@@ -92,14 +95,14 @@ func (f *fatal) OnWrite(ce *zapcore.CheckedEntry, fields []zapcore.Field) {
 	runtime.Goexit()
 }
 
-// cause is the first fatal error; nil while there is none.
+// cause returns the first fatal error, or nil.
 func (f *fatal) cause() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.err
 }
 
-// tell calls what is to hear of the fatal error, at once when there is one.
+// tell sets the function that receives the fatal error, and calls it immediately if there is one.
 func (f *fatal) tell(told func(error)) {
 	f.mu.Lock()
 	f.told = told

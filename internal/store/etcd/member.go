@@ -21,29 +21,32 @@ import (
 // Options of a member.
 type Options struct {
 	Dir string
-	// Name among the members; "shunt" when empty.
+	// Name is its name among the members; "shunt" when empty.
 	Name string
-	// Peer is the address:port where the other members reach it. Without one it is alone and listens nowhere.
+	// Peer is the address:port at which the other members reach it. Without one it is alone and
+	// listens nowhere.
 	Peer string
-	// Cluster is what Cluster.Add gave when the member starts for the first time, to join others; nil for the first.
+	// Cluster is the result of Cluster.Add for the first start of a member that joins others; nil
+	// for the first member.
 	Cluster []string
-	// TLS are the files that members know each other by; needed with a Peer.
+	// TLS are the files for the authentication between members; required with a Peer.
 	TLS TLS
-	// ForceNew makes the member forget all others: it goes on alone, with what it has. For when their majority is lost.
+	// ForceNew removes all other members: the member continues alone with its data. For use when
+	// the majority is lost.
 	ForceNew bool
 	Log      *slog.Logger
-	// UnsafeNoFsync gives up durability; for tests only.
+	// UnsafeNoFsync disables durability; for tests only.
 	UnsafeNoFsync bool
-	// bootstrap starts a whole cluster at once, with this token; for tests only.
+	// bootstrap starts a whole cluster at the same time, with this token; for tests only.
 	bootstrap string
-	// quota of the database, in bytes; 0 is quotaBytes.
+	// quota is the maximum size of the database in bytes; 0 is quotaBytes.
 	quota int64
-	// tend are the limits of what tends the member; the zero value is the default.
+	// tend holds the limits of the maintenance loop (tend); the zero value is the default.
 	tend tendLimits
 }
 
-// TLS are PEM files. The certificate is a server's and a client's, and has the name pki.ServerName, which no other part of
-// Shunt has: that is what lets it in. The files are read again at every handshake.
+// TLS holds paths of PEM files. The certificate is for server and client, and must have the name
+// pki.ServerName, which no other part of Shunt has. The files are read again at every handshake.
 type TLS struct{ Cert, Key, CA string }
 
 // Member is a Store in an embedded etcd member.
@@ -55,21 +58,24 @@ type Member struct {
 	limits tendLimits
 	fatal  *fatal
 	once   sync.Once
-	// used is the least room that the database took since its history was compacted, in bytes; tend alone uses it.
+	// used is the smallest size that the database used since its history was compacted, in bytes;
+	// only tend uses it.
 	used int64
 }
 
 var _ store.Cluster = (*Member)(nil)
 
-// Waiting for others has no end of its own; it is told this often.
+// tellWaitEvery is the interval of log messages while a member waits for others, which has no time
+// limit.
 const tellWaitEvery = 10 * time.Second
 
-// startTimeout bounds the replay of the log of a member that is alone.
+// startTimeout bounds the replay of the log of a lone member.
 const startTimeout = 60 * time.Second
 
-// Open starts the member and waits until it serves with a vote of its own: a new one until it has caught up with the others,
-// any other until a majority of them is up. The directory must not be used by another process: etcd's own lock would
-// wait for ever, so callers take a lock first.
+// Open starts the member and waits until it serves and has a vote: a new one until it has caught up
+// with the others, any other until a majority of them is up. The directory must not be in use by
+// another process. Callers must take a lock first, because etcd's own lock would wait without
+// limit.
 func Open(ctx context.Context, o Options) (*Member, error) {
 	m, err := open(ctx, o)
 	if err != nil {
@@ -119,7 +125,7 @@ func open(ctx context.Context, o Options) (*Member, error) {
 	return m, nil
 }
 
-// start starts etcd, which panics or ends the goroutine when its files are damaged.
+// start starts etcd, which panics or ends the goroutine if its files are damaged.
 func start(cfg *embed.Config, failed *fatal) (e *embed.Etcd, err error) {
 	done := make(chan struct{})
 	go func() {
@@ -135,14 +141,14 @@ func start(cfg *embed.Config, failed *fatal) (e *embed.Etcd, err error) {
 	if cause := failed.cause(); cause != nil {
 		return nil, broken(cfg.Dir, cause)
 	}
-	// etcd has no value for it.
+	// etcd has no error value for it.
 	if err != nil && strings.Contains(err.Error(), "found data inconsistency with peers") {
 		return nil, damaged(err)
 	}
 	return e, err
 }
 
-// settle waits until the member is part of its cluster as Open promises.
+// settle waits until the member is part of its cluster as Open requires.
 func (m *Member) settle(ctx context.Context, o Options) error {
 	others := len(m.etcd.Server.Cluster().Members()) - 1
 	if others > 0 && m.peer == "" {
@@ -177,7 +183,7 @@ func (m *Member) ready(ctx context.Context, others bool) error {
 	})
 }
 
-// promote asks for a vote until the leader finds that this member has caught up.
+// promote requests a vote until the leader decides that this member has caught up.
 func (m *Member) promote(ctx context.Context) error {
 	id := m.etcd.Server.MemberID()
 	return m.until(ctx, "catches up with the other members", func() (bool, error) {
@@ -192,7 +198,7 @@ func (m *Member) promote(ctx context.Context) error {
 	})
 }
 
-// readdress tells the others when the peer address is another one than they know.
+// readdress updates the peer address of this member in the cluster if it changed.
 func (m *Member) readdress(ctx context.Context) error {
 	self := m.etcd.Server.Cluster().Member(m.etcd.Server.MemberID())
 	want, err := types.NewURLs([]string{peerURL(m.peer)})
@@ -210,7 +216,7 @@ func (m *Member) readdress(ctx context.Context) error {
 	return nil
 }
 
-// until tries again and again, and tells what it waits for.
+// until retries until try succeeds, and logs the reason of the wait.
 func (m *Member) until(ctx context.Context, what string, try func() (bool, error)) error {
 	retry, tell := time.NewTicker(10*time.Millisecond), time.NewTicker(tellWaitEvery)
 	defer retry.Stop()
@@ -231,7 +237,8 @@ func (m *Member) until(ctx context.Context, what string, try func() (bool, error
 	}
 }
 
-// watchServer ends the store when etcd ends by itself, which it does when others removed this member.
+// watchServer ends the store when etcd stops on its own, which it does when others removed this
+// member.
 func (m *Member) watchServer() {
 	select {
 	case <-m.etcd.Server.StopNotify():
@@ -240,13 +247,14 @@ func (m *Member) watchServer() {
 	}
 }
 
-// fail ends the store because etcd cannot go on: its disk is full, for example.
+// fail ends the store because etcd cannot continue: its disk is full, for example.
 func (m *Member) fail(cause error) { m.end(cause) }
 
-// closeTimeout bounds the end of a member that failed: whatever it was at may hold locks.
+// closeTimeout bounds the closing of a failed member, which may hold locks.
 const closeTimeout = 2 * time.Second
 
-// Close implements store.Store. It returns when everything is on disk, and nothing is left if the member had failed.
+// Close implements store.Store. It returns when everything is on disk. If the member failed it
+// waits for at most closeTimeout.
 func (m *Member) Close() error {
 	m.once.Do(func() {
 		m.end(store.ErrClosed)
@@ -269,10 +277,12 @@ func (m *Member) Close() error {
 	return nil
 }
 
-// startSpace is what a member takes at its first start: a segment of its log, its database and something beside.
+// startSpace is the space that a member needs at its first start: a segment of its log, its
+// database and a reserve.
 const startSpace = 64 << 20
 
-// broken says why a member cannot start: etcd tells of a full disk in the same way as of damage.
+// broken returns the reason why a member cannot start: etcd reports a full disk in the same way as
+// damage.
 func broken(dir string, err error) error {
 	if free, unknown := freeSpace(dir); unknown == nil && free < startSpace {
 		return fmt.Errorf("%w on the disk of %s: %d MiB are free: make room: %w", store.ErrNoSpace, dir, free>>20, err)
@@ -282,7 +292,7 @@ func broken(dir string, err error) error {
 
 var errDamaged = errors.New("files of the member are damaged")
 
-// damaged says what helps.
+// damaged adds the repair to the error.
 func damaged(err error) error {
 	return fmt.Errorf("%w: %w: with other members, remove this one (shunt member remove), empty the data directory and join again; without, restore a backup", errDamaged, err)
 }

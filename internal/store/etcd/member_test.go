@@ -14,8 +14,8 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// TestGrowth: a member that was alone and listened nowhere gets an address, then takes others; everything that was written
-// on the way is on all of them.
+// TestGrowth: a member that was alone and listened nowhere gets an address, then adds others; all
+// of them have all data written meanwhile.
 func TestGrowth(t *testing.T) {
 	t.Parallel()
 	g := &group{t: t, ca: newAuthority(t)}
@@ -49,7 +49,7 @@ func TestGrowth(t *testing.T) {
 			}
 		}
 	}
-	// One of three may go.
+	// One of three may fail.
 	g.members[0].Close()
 	put(t, g.members[2], "/without the first", "2")
 	g.options[0].Peer = ""
@@ -59,12 +59,12 @@ func TestGrowth(t *testing.T) {
 	} else if !errors.Is(err, store.ErrMember) {
 		t.Errorf("one of three without its address: %v", err)
 	}
-	// And comes back elsewhere.
+	// It returns at another address.
 	g.options[0].Peer = freeAddr(t)
 	if got := value(t, g.start(0), "/without the first"); got != "2" {
 		t.Errorf("the first is back: %q", got)
 	}
-	// A member says what it has applied, which may be behind the others for a moment.
+	// A member reports its own applied state, which may be briefly behind the others.
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
 		members, err := g.members[2].Members(t.Context())
 		if err == nil && members[0].Peer == g.options[0].Peer {
@@ -76,7 +76,7 @@ func TestGrowth(t *testing.T) {
 	}
 }
 
-// TestAddAgain: a join that broke off is tried again, and one that never comes back is taken out.
+// TestAddAgain: an interrupted join is retried, and a member that never returns is removed.
 func TestAddAgain(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t, 1)
@@ -117,7 +117,7 @@ func TestAddAgain(t *testing.T) {
 	}
 }
 
-// TestRemove: whoever is removed stops and cannot come back; a majority stays.
+// TestRemove: a removed member stops and cannot return; a majority stays.
 func TestRemove(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t, 3)
@@ -138,7 +138,7 @@ func TestRemove(t *testing.T) {
 		t.Errorf("what was removed starts with %v", err)
 	}
 	put(t, g.members[1], "/a", "two are left")
-	// Without the second the first is no majority, and so cannot lose the second by decision.
+	// Without the second member the first has no majority, so it cannot remove the second.
 	g.members[1].Close()
 	ctx, cancel = context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
@@ -147,7 +147,7 @@ func TestRemove(t *testing.T) {
 	}
 }
 
-// TestPeerPort: only certificates of managers are let in.
+// TestPeerPort: only certificates of managers are accepted.
 func TestPeerPort(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t, 1)

@@ -20,28 +20,29 @@ import (
 	"go.uber.org/zap"
 )
 
-// Outside says where an etcd cluster is that others run.
+// Outside describes an external etcd cluster.
 type Outside struct {
 	// Endpoints are URLs of its members, https://host:port.
 	Endpoints []string
-	// CA, Cert and Key are PEM files: what its certificates are checked against (the system's roots when empty), and a
-	// client certificate, which it may not need.
+	// CA, Cert and Key are PEM files: the CA of its certificates (the system's roots when empty),
+	// and a client certificate, which the cluster may not require.
 	CA, Cert, Key string
-	// Login is a file with a user name and a password, a line each; empty: none is needed.
+	// Login is a file with a user name and a password, a line each; empty: none is required.
 	Login string
-	// Prefix stands before every key of ours.
+	// Prefix is the prefix of all keys of Shunt.
 	Prefix string
 	Log    *slog.Logger
 }
 
-// Limits of an outside etcd.
+// Limits of an external etcd.
 const (
 	outsideDial = 5 * time.Second
-	// neededFlags is what its members must be started with.
+	// neededFlags are the flags that its members must be started with.
 	neededFlags = "--max-txn-ops=131072 --max-request-bytes=67108864"
 )
 
-// oldest of each line of versions whose progress notifications never overtake events (etcd issue 15220).
+// oldest is the first version of each release line whose progress notifications never overtake
+// events (etcd issue 15220).
 var oldest = []semver.Version{*semver.New("3.4.25"), *semver.New("3.5.8"), *semver.New("3.6.0")}
 
 // OpenOutside connects to the cluster and checks that it can be used.
@@ -122,13 +123,14 @@ func outsideTLS(o Outside) (*tls.Config, error) {
 		}
 		return &pair, nil
 	}
-	// Read at every connection, so that a renewed one is used.
+	// Read at every connection, so that a renewed certificate is used.
 	cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return read() }
 	_, err := read()
 	return cfg, err
 }
 
-// usable tells whether the cluster answers, is not too old and takes transactions as large as ours.
+// usable returns an error unless the cluster answers, is new enough and accepts transactions of the
+// maximum size.
 func (s *Store) usable(ctx context.Context, endpoints []string) error {
 	ctx, cancel := context.WithTimeout(ctx, outsideDial)
 	defer cancel()
@@ -138,7 +140,7 @@ func (s *Store) usable(ctx context.Context, endpoints []string) error {
 	for _, endpoint := range endpoints {
 		status, err := s.client.Status(ctx, endpoint)
 		if err != nil {
-			continue // one that is down, or may not be asked: the others serve
+			continue // it is down, or its status is not accessible: the others serve
 		}
 		if err := newEnough(status.Version); err != nil {
 			return fmt.Errorf("%s: %w", endpoint, err)
@@ -163,8 +165,8 @@ func newEnough(version string) error {
 	return fmt.Errorf("version %s: must be 3.4.25, 3.5.8 or later", version)
 }
 
-// tryTxn asks for a transaction of the largest size, whose compare has no key: etcd looks at the size first and does
-// nothing of it.
+// tryTxn sends a transaction of the maximum size whose compare has no key. etcd checks the size
+// first and does not execute it.
 func (s *Store) tryTxn(ctx context.Context) error {
 	ops := make([]clientv3.Op, maxTxnOps)
 	for i := range ops {
@@ -180,13 +182,14 @@ func (s *Store) tryTxn(ctx context.Context) error {
 	return s.fault("try a large transaction", err)
 }
 
-// tooLarge: etcd refuses by itself, or gRPC does before etcd sees the request.
+// tooLarge reports whether etcd refused the size, or gRPC before etcd received the request.
 func tooLarge(err error) bool {
 	return errors.Is(err, rpctypes.ErrTooManyOps) || errors.Is(err, rpctypes.ErrRequestTooLarge) ||
 		err != nil && strings.Contains(err.Error(), "received message larger than max")
 }
 
-// unreachable is why endpoints cannot be connected to, which etcd's client keeps to itself; nil when they can.
+// unreachable returns the reason why connections to endpoints fail, which etcd's client does not
+// return; nil if they succeed.
 func unreachable(endpoints []string, files *tls.Config) error {
 	var faults []error
 	for _, endpoint := range endpoints {
@@ -201,7 +204,7 @@ func unreachable(endpoints []string, files *tls.Config) error {
 	return errors.Join(faults...)
 }
 
-// dialTimeout is for one connection that tells why others failed.
+// dialTimeout bounds a connection that is made only to find the reason of a failure.
 const dialTimeout = time.Second
 
 func dial(u *url.URL, files *tls.Config) error {
@@ -217,7 +220,8 @@ func dial(u *url.URL, files *tls.Config) error {
 	if err := secured.Handshake(); err != nil {
 		return err
 	}
-	// A server that refuses the client's certificate says so after the handshake; another sends its settings.
+	// A server that refuses the client's certificate reports that after the handshake; others send
+	// their settings.
 	_, err = secured.Read(make([]byte, 1))
 	return err
 }

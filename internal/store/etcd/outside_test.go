@@ -24,15 +24,15 @@ import (
 	"github.com/shuntlb/shunt/internal/store/storetest"
 )
 
-// server is how a process of its own runs an etcd that is not ours.
+// server is an external etcd in its own process.
 type server struct {
 	Dir, Listen string
 	TLS         TLS
-	// Small keeps etcd's own limits of transactions.
+	// Small keeps etcd's default limits of transactions.
 	Small bool
 }
 
-// serverVariable makes the test binary be that process.
+// serverVariable makes the test binary run as that process.
 const serverVariable = "SHUNT_TEST_ETCD"
 
 func init() {
@@ -45,7 +45,7 @@ func init() {
 	}
 }
 
-// run prints a line when it is up, and ends with the process that started it.
+// run prints a line when it is up, and ends with its parent process.
 func (s server) run() {
 	cfg := embed.NewConfig()
 	cfg.Dir, cfg.UnsafeNoFsync = s.Dir, true
@@ -68,7 +68,7 @@ func (s server) run() {
 	os.Exit(1)
 }
 
-// startServer starts it and returns how to reach it.
+// startServer starts it and returns its address and certificates.
 func startServer(t *testing.T, small bool) Outside {
 	t.Helper()
 	ca := newAuthority(t)
@@ -103,7 +103,8 @@ func startServer(t *testing.T, small bool) Outside {
 	return Outside{Endpoints: []string{"https://" + listen}, CA: files.CA, Cert: files.Cert, Key: files.Key}
 }
 
-// TestOutside runs the suite against an etcd in another process, which speaks TLS and wants client certificates.
+// TestOutside runs the suite against an etcd in another process, which uses TLS and requires client
+// certificates.
 func TestOutside(t *testing.T) {
 	t.Parallel()
 	o := startServer(t, false)
@@ -128,7 +129,8 @@ func TestOutside(t *testing.T) {
 	})
 }
 
-// TestOutsideShared: what others write there is none of ours, and yet no barrier waits for more than what we write.
+// TestOutsideShared: keys that others write are not returned, and a barrier waits only for Shunt's
+// own writes.
 func TestOutsideShared(t *testing.T) {
 	t.Parallel()
 	o := startServer(t, false)
@@ -184,7 +186,7 @@ func TestOutsideShared(t *testing.T) {
 	}
 }
 
-// TestOutsideLogin: an etcd that wants user name and password gets them from a file.
+// TestOutsideLogin: an etcd that requires user name and password gets them from a file.
 func TestOutsideLogin(t *testing.T) {
 	t.Parallel()
 	o := startServer(t, false)
@@ -245,7 +247,7 @@ func TestOutsideLogin(t *testing.T) {
 	}
 }
 
-// TestOutsideRefused: what cannot work is told when it is opened.
+// TestOutsideRefused: OpenOutside returns an error for configurations that cannot work.
 func TestOutsideRefused(t *testing.T) {
 	t.Parallel()
 	small := startServer(t, true)

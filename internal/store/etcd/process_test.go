@@ -18,24 +18,25 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// memberProcess is a member in a process of its own, with all of durability.
+// memberProcess is a member in its own process, with full durability.
 type memberProcess struct {
 	Dir, Name, Peer string
 	Cluster         []string
 	TLS             TLS
-	// Do is what it does when it is up: "write" key after key and print each that was acknowledged, or hold a "lease".
+	// Do is its action when it is up: "write" key after key and print each acknowledged one, or
+	// hold a "lease".
 	Do string
-	// LowDisk is the free space in bytes below which it takes no writes.
+	// LowDisk is the free space in bytes below which it refuses writes.
 	LowDisk uint64
 
 	t   *testing.T
 	cmd *exec.Cmd
 	out *bufio.Reader
-	// count of writes that this start acknowledged.
+	// count is the number of writes that this start acknowledged.
 	count int
 }
 
-// memberVariable makes the test binary be such a process.
+// memberVariable makes the test binary run as such a process.
 const memberVariable = "SHUNT_TEST_MEMBER"
 
 func init() {
@@ -72,7 +73,7 @@ func (p *memberProcess) run(ctx context.Context) error {
 	}
 }
 
-// lease holds a lease with a key, and says when it has lost it.
+// lease holds a lease with a key, and prints when it has lost it.
 func (p *memberProcess) lease(ctx context.Context, m *Member) error {
 	id, err := m.Grant(ctx, 5*time.Second)
 	if err != nil {
@@ -97,7 +98,7 @@ func (p *memberProcess) start(t *testing.T) {
 	p.says("up")
 }
 
-// fails starts a member that cannot be up, and returns why.
+// fails starts a member that cannot come up, and returns the reason.
 func (p *memberProcess) fails(t *testing.T) string {
 	t.Helper()
 	p.launch(t)
@@ -143,8 +144,8 @@ func (p *memberProcess) says(want string) {
 
 func (p *memberProcess) signal(s syscall.Signal) { p.cmd.Process.Signal(s) }
 
-// acknowledged reads numbers until n of this start were there, or the process ends (n < 0); it returns how many there
-// were, and what it said last.
+// acknowledged reads numbers until this start printed n of them, or the process ends (n < 0). It
+// returns their count, and the last line.
 func (p *memberProcess) acknowledged(n int) (count int, last string) {
 	for n < 0 || p.count < n {
 		line, err := p.out.ReadString('\n')
@@ -159,7 +160,7 @@ func (p *memberProcess) acknowledged(n int) (count int, last string) {
 	return p.count, last
 }
 
-// kill kills it and returns how many writes it acknowledged.
+// kill kills it and returns the number of writes that it acknowledged.
 func (p *memberProcess) kill() int {
 	p.signal(syscall.SIGKILL)
 	count, _ := p.acknowledged(-1)
@@ -167,7 +168,7 @@ func (p *memberProcess) kill() int {
 	return count
 }
 
-// written checks that the store has what the process had acknowledged.
+// written checks that the store has the writes that the process acknowledged.
 func written(t *testing.T, s store.Store, p *memberProcess, count int) {
 	t.Helper()
 	snap, err := s.List(t.Context(), "/written/"+p.Name+"/")
@@ -185,7 +186,7 @@ func written(t *testing.T, s store.Store, p *memberProcess, count int) {
 	}
 }
 
-// TestKill: a member that is alone is killed in the middle of writes; what it acknowledged is there.
+// TestKill: a lone member that is killed during writes keeps all acknowledged ones.
 func TestKill(t *testing.T) {
 	t.Parallel()
 	p := &memberProcess{Dir: t.TempDir(), Name: "m1", Do: "write"}
@@ -202,8 +203,8 @@ func TestKill(t *testing.T) {
 	}
 }
 
-// TestKillOneOfThree: whichever member is killed, leader or not, the others have what it acknowledged, and so has it when
-// it is back.
+// TestKillOneOfThree: whichever member is killed, leader or not, the others have the writes that it
+// acknowledged, and so has it after a restart.
 func TestKillOneOfThree(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t, 2)
@@ -231,8 +232,8 @@ func TestKillOneOfThree(t *testing.T) {
 	}
 }
 
-// TestFrozen: a process that is stopped for longer than its lease lasts has lost it, and says so as soon as it goes on;
-// until then it cannot know.
+// TestFrozen: a process that is stopped for longer than its lease has lost it, and reports that as
+// soon as it continues.
 func TestFrozen(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t, 2)
@@ -243,7 +244,8 @@ func TestFrozen(t *testing.T) {
 	}
 	p.start(t)
 	p.says("leased")
-	// Frozen as the leader of etcd, which counts the leases itself, and believes that it still leads when it goes on.
+	// It is frozen as the leader of etcd, which counts the leases itself, and still considers
+	// itself leader when it continues.
 	g.lead(p.Name)
 	rev, err := g.members[0].Barrier(t.Context())
 	if err != nil {
@@ -267,7 +269,7 @@ func TestFrozen(t *testing.T) {
 	}
 }
 
-// lead makes the member lead etcd.
+// lead makes the member the leader of etcd.
 func (g *group) lead(name string) {
 	g.t.Helper()
 	for {
@@ -286,7 +288,7 @@ func (g *group) lead(name string) {
 				return
 			}
 			ctx, cancel := context.WithTimeout(g.t.Context(), 5*time.Second)
-			// Leadership may move by itself meanwhile; it is tried again.
+			// Leadership may move meanwhile; the loop retries.
 			_ = leader.etcd.Server.MoveLeader(ctx, uint64(leader.etcd.Server.MemberID()), uint64(o.ID))
 			cancel()
 		}

@@ -11,8 +11,8 @@ import (
 	"github.com/shuntlb/shunt/internal/manager"
 )
 
-// TestOutsideRestored: a backup goes below the prefix of an outside etcd, once, and leaves all else there alone; a manager works
-// with it.
+// TestOutsideRestored: a backup is restored below the prefix of an external etcd, once, and changes
+// no other key; a manager works with it.
 func TestOutsideRestored(t *testing.T) {
 	t.Parallel()
 	content, err := os.ReadFile("../../../cmd/shunt/testdata/cli/files/schema2.backup")

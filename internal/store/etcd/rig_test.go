@@ -24,7 +24,7 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// authority is a CA as managers have it, with files of certificates.
+// authority is the CA of managers, with certificate files.
 type authority struct {
 	t   testing.TB
 	ca  *pki.CA
@@ -46,7 +46,7 @@ func newAuthority(t testing.TB) *authority {
 	return a
 }
 
-// leaf makes a certificate and its key.
+// leaf returns a certificate and its key.
 func (a *authority) leaf(change func(*x509.Certificate)) tls.Certificate {
 	a.t.Helper()
 	keyPEM, err := a.ca.KeyPEM()
@@ -90,7 +90,8 @@ func (a *authority) files(name string, c tls.Certificate) TLS {
 	return out
 }
 
-// freeAddr is an address of this process alone: outgoing connections leave from 127.0.0.1 and cannot take its ports.
+// freeAddr returns an address that only this process uses: outgoing connections leave from
+// 127.0.0.1 and cannot take its ports.
 func freeAddr(t testing.TB) string {
 	t.Helper()
 	l, err := net.Listen("tcp", fmt.Sprintf("127.79.%d.%d:0", os.Getpid()>>8&255, os.Getpid()&255))
@@ -101,7 +102,7 @@ func freeAddr(t testing.TB) string {
 	return l.Addr().String()
 }
 
-// group is members of one store in this process.
+// group is a set of members of one store in this process.
 type group struct {
 	t       testing.TB
 	ca      *authority
@@ -109,7 +110,7 @@ type group struct {
 	members []*Member
 }
 
-// newGroup starts n members at once. Nothing of it is durable.
+// newGroup starts n members at the same time, without durability.
 func newGroup(t testing.TB, n int) *group {
 	t.Helper()
 	return newGroupWith(t, n, func(*Options) {})
@@ -146,7 +147,7 @@ func newGroupWith(t testing.TB, n int, change func(*Options)) *group {
 	return g
 }
 
-// next are the options of one more member.
+// next returns the options of one more member.
 func (g *group) next() Options {
 	return Options{
 		Dir: filepath.Join(g.t.TempDir(), "etcd"), Name: fmt.Sprintf("m%d", len(g.options)+1), Peer: freeAddr(g.t), TLS: g.ca.TLS,
@@ -166,7 +167,7 @@ func (g *group) grow() *Member {
 	return g.start(len(g.options) - 1)
 }
 
-// any is a member that is up.
+// any returns a member that is up.
 func (g *group) any() *Member {
 	for _, m := range g.members {
 		if m != nil && m.ended() == nil {
@@ -190,7 +191,7 @@ func (g *group) start(i int) *Member {
 	return m
 }
 
-// follower is the number of a member that does not lead.
+// follower returns the index of a member that is not the leader.
 func (g *group) follower() int {
 	for i, m := range g.members {
 		if m.etcd.Server.Leader() != m.etcd.Server.MemberID() {

@@ -14,7 +14,7 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// smallDisk is a disk of its own for one test, of so many MiB.
+// smallDisk mounts a disk of size MiB for one test.
 func smallDisk(t *testing.T, size int) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -29,7 +29,7 @@ func smallDisk(t *testing.T, size int) string {
 	return dir
 }
 
-// fill leaves so many MiB free on the disk; the file is what takes the place.
+// fill writes a file that leaves so many MiB free on the disk.
 func fill(t *testing.T, dir string, leave uint64) (file string) {
 	t.Helper()
 	file = filepath.Join(dir, "somebody's file")
@@ -52,7 +52,8 @@ func fill(t *testing.T, dir string, leave uint64) (file string) {
 	}
 }
 
-// TestDiskFull: a member whose disk is full ends with that word, having lost nothing, and goes on when there is room.
+// TestDiskFull: a member whose disk is full stops and reports that, loses no data, and continues
+// when there is space.
 func TestDiskFull(t *testing.T) {
 	t.Parallel()
 	disk := smallDisk(t, 200)
@@ -77,7 +78,8 @@ func TestDiskFull(t *testing.T) {
 	put(t, m, "/a", "it goes on")
 }
 
-// TestNoRoomToStart: a disk that is too small is no damage: nothing has to be restored.
+// TestNoRoomToStart: a disk that is too small is not reported as damage, because nothing has to be
+// restored.
 func TestNoRoomToStart(t *testing.T) {
 	t.Parallel()
 	disk := smallDisk(t, 20)
@@ -91,8 +93,8 @@ func TestNoRoomToStart(t *testing.T) {
 	}
 }
 
-// refusedAndBack writes until it is refused for want of space, checks what still works, makes room and waits until writes are
-// taken again.
+// refusedAndBack writes until a write is refused for lack of space, checks that other operations
+// work, frees space and waits until writes are accepted again.
 func refusedAndBack(t *testing.T, m *Member, write func(i int) store.Txn, room func()) {
 	t.Helper()
 	id, err := m.Grant(t.Context(), 2*time.Second)
@@ -134,7 +136,7 @@ func refusedAndBack(t *testing.T, m *Member, write func(i int) store.Txn, room f
 	}
 }
 
-// back waits until the member takes writes again.
+// back waits until the member accepts writes again.
 func back(t *testing.T, m *Member) {
 	t.Helper()
 	for {
@@ -153,7 +155,8 @@ func back(t *testing.T, m *Member) {
 	}
 }
 
-// TestDiskNearlyFull: a member that is alone refuses writes before its disk is full, and goes on with everything else.
+// TestDiskNearlyFull: a lone member refuses writes before its disk is full, and everything else
+// continues.
 func TestDiskNearlyFull(t *testing.T) {
 	t.Parallel()
 	disk := smallDisk(t, 320)
@@ -169,7 +172,7 @@ func TestDiskNearlyFull(t *testing.T) {
 		}
 		return store.Txn{Ops: []store.Op{store.Put("/b", nil)}}
 	}, func() { os.Remove(file) })
-	// Started again on a disk that is nearly full, it can take up its work, then refuses again.
+	// Restarted on a nearly full disk, it can start its work, then refuses writes again.
 	o := Options{Dir: m.dir, tend: m.limits}
 	fill(t, disk, 62)
 	for err = nil; err == nil; {
@@ -189,7 +192,8 @@ func TestDiskNearlyFull(t *testing.T) {
 	}
 }
 
-// TestQuota: a database that is too large takes deletions, and writes again when they have made room; on all members.
+// TestQuota: a database that is too large accepts deletions, and writes again when these have freed
+// space; on all members.
 func TestQuota(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{1, 3} {
@@ -213,13 +217,14 @@ func TestQuota(t *testing.T) {
 				}
 			})
 			for _, m := range g.members {
-				back(t, m) // each ends its own alarm, which may come late
+				back(t, m) // each ends its own alarm, possibly late
 			}
 		})
 	}
 }
 
-// TestLargeHistoryIsCompacted: values that are written again and again do not fill the database, whatever auto compaction keeps.
+// TestLargeHistoryIsCompacted: values that are rewritten repeatedly do not fill the database,
+// whatever auto compaction keeps.
 func TestLargeHistoryIsCompacted(t *testing.T) {
 	t.Parallel()
 	g := newGroupWith(t, 3, func(o *Options) {
@@ -241,7 +246,7 @@ func TestLargeHistoryIsCompacted(t *testing.T) {
 	}
 }
 
-// TestDefragment: a database of which more than half is free shrinks, on one member after the other.
+// TestDefragment: a database that is more than half free shrinks, on one member after the other.
 func TestDefragment(t *testing.T) {
 	t.Parallel()
 	const large = 8 << 20
@@ -266,7 +271,7 @@ func TestDefragment(t *testing.T) {
 	if err := g.members[0].Compact(t.Context(), rev); err != nil {
 		t.Fatal(err)
 	}
-	// What a compaction freed counts as free when something else was written.
+	// Space that a compaction freed counts as free after the next write.
 	ctx, stop := context.WithCancel(t.Context())
 	stopped := make(chan struct{})
 	go func() {

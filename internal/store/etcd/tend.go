@@ -12,14 +12,14 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// tendLimits say when a member is tended; tests choose smaller ones.
+// tendLimits holds the limits of maintenance; tests use smaller ones.
 type tendLimits struct {
-	// every is the time from look to look.
+	// every is the interval of checks.
 	every time.Duration
-	// lowDisk is the free space on the disk below which a member that is alone stops taking writes, in bytes. One with
-	// others is left to fail: they go on without it.
+	// lowDisk is the free space on the disk, in bytes, below which a lone member refuses writes. A
+	// member with others may fail, because they continue without it.
 	lowDisk uint64
-	// defragmentFrom is the size of a database that is worth the while, in bytes.
+	// defragmentFrom is the minimum size, in bytes, of a database to defragment.
 	defragmentFrom int64
 }
 
@@ -30,14 +30,14 @@ func (l tendLimits) orDefault() tendLimits {
 	return l
 }
 
-// The lock of who defragments, so that one member at a time is away: its writes and reads wait meanwhile. The lease is
-// long because it is not renewed.
+// The lock for defragmentation, so that only one member at a time is unavailable: its writes and
+// reads wait meanwhile. The lease is long because it is not renewed.
 const (
 	keyDefragmenting = "/shunt/store/defragmenting"
 	defragmentTTL    = 5 * time.Minute
 )
 
-// tend looks after the disk and the database until the store ends.
+// tend maintains the disk space and the database until the store ends.
 func (m *Member) tend() {
 	ticker := time.NewTicker(m.limits.every)
 	defer ticker.Stop()
@@ -64,11 +64,12 @@ func (m *Member) tendOnce(ctx context.Context) error {
 	return m.takeTurn(ctx, m.defragment)
 }
 
-// keepLarge is the history that is kept, in revisions, where it takes much room.
+// keepLarge is the number of revisions to keep if the history is large.
 const keepLarge = 100
 
-// tendHistory compacts history that grew by a quarter of the quota: auto compaction counts revisions, and a few thousand large ones would fill the
-// database. Members do it independently of each other.
+// tendHistory compacts a history that grew by a quarter of the quota. Auto compaction counts
+// revisions, and a few thousand large ones would fill the database. Members do it independently of
+// each other.
 func (m *Member) tendHistory(ctx context.Context) error {
 	used := m.etcd.Server.Backend().SizeInUse()
 	m.used = min(m.used, used)
@@ -87,8 +88,8 @@ func (m *Member) tendHistory(ctx context.Context) error {
 	return m.fault("compact", err)
 }
 
-// firstTend ends an alarm of an earlier start. A member that is alone gets until the next look to take up its work, which
-// is to write a little, though the disk is still nearly full.
+// firstTend ends an alarm of an earlier start. A lone member then has time until the next check to
+// start its work, which needs a few writes, although the disk is still nearly full.
 func (m *Member) firstTend(ctx context.Context) error {
 	raised, err := m.alarmed(ctx)
 	if err != nil || !raised || m.overQuota() {
@@ -101,7 +102,8 @@ func (m *Member) firstTend(ctx context.Context) error {
 	return m.alarm(ctx, etcdserverpb.AlarmRequest_DEACTIVATE)
 }
 
-// tendSpace raises and ends the alarm of this member, with which no member takes writes. full: it is on.
+// tendSpace raises and ends the alarm of this member, which makes all members refuse writes. full
+// reports that it is raised.
 func (m *Member) tendSpace(ctx context.Context) (full bool, err error) {
 	free, err := freeSpace(m.dir)
 	if err != nil {
@@ -121,7 +123,7 @@ func (m *Member) tendSpace(ctx context.Context) (full bool, err error) {
 	case alone && free < 2*m.limits.lowDisk:
 		return true, nil
 	}
-	// The quota counts the file, so history must go, and the file must shrink.
+	// The quota applies to the file, so history must be removed, and the file must shrink.
 	if m.overQuota() {
 		if err := m.compactAll(ctx); err != nil {
 			return true, err
@@ -137,12 +139,12 @@ func (m *Member) tendSpace(ctx context.Context) (full bool, err error) {
 	return false, m.alarm(ctx, etcdserverpb.AlarmRequest_DEACTIVATE)
 }
 
-// overQuota leaves a tenth, so that the alarm does not come back at once.
+// overQuota leaves a tenth free, so that the alarm is not raised again immediately.
 func (m *Member) overQuota() bool {
 	return m.etcd.Server.Backend().Size() > m.etcd.Server.Cfg.QuotaBackendBytes/10*9
 }
 
-// wasteful tells whether more than half of a large database is free.
+// wasteful reports whether more than half of a large database is free.
 func (m *Member) wasteful() bool {
 	be := m.etcd.Server.Backend()
 	return be.Size() >= m.limits.defragmentFrom && be.SizeInUse() < be.Size()/2
@@ -176,7 +178,7 @@ func (m *Member) compactAll(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// Physical: it returns when the history is gone from the file.
+	// Physical: it returns when the history is removed from the file.
 	_, err = m.client.Compact(ctx, revision, clientv3.WithCompactPhysical())
 	if errors.Is(err, rpctypes.ErrCompacted) {
 		return nil
@@ -184,7 +186,7 @@ func (m *Member) compactAll(ctx context.Context) error {
 	return m.fault("compact", err)
 }
 
-// takeTurn does it while no other member does; false turns are no fault.
+// takeTurn runs do unless another member holds the lock; then it returns nil.
 func (m *Member) takeTurn(ctx context.Context, do func(context.Context) error) error {
 	lease, err := m.client.Grant(ctx, int64(defragmentTTL/time.Second))
 	if err != nil {
@@ -200,7 +202,7 @@ func (m *Member) takeTurn(ctx context.Context, do func(context.Context) error) e
 	return do(ctx)
 }
 
-// defragment rewrites this member's database without what is free in it.
+// defragment rewrites this member's database without its free space.
 func (m *Member) defragment(context.Context) error {
 	be := m.etcd.Server.Backend()
 	before, began := be.Size(), m.now()
@@ -211,7 +213,7 @@ func (m *Member) defragment(context.Context) error {
 	return nil
 }
 
-// freeSpace is what is left to this process on the disk of the directory, in bytes.
+// freeSpace returns the space available to this process on the disk of the directory, in bytes.
 func freeSpace(dir string) (uint64, error) {
 	var fs syscall.Statfs_t
 	if err := syscall.Statfs(dir, &fs); err != nil {

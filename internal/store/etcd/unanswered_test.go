@@ -11,7 +11,8 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// TestUnanswered: the errors of a cluster without a leader, as servers send them, are store.ErrUnanswered and keep etcd's message; others are not.
+// TestUnanswered: the errors of a cluster without a leader, as servers send them, are
+// store.ErrUnanswered and keep etcd's message; others are not.
 func TestUnanswered(t *testing.T) {
 	s := &Store{life: context.Background()}
 	for _, sent := range []error{

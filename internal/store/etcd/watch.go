@@ -27,8 +27,8 @@ func (s *Store) Watch(ctx context.Context, prefix string, from int64) (store.Wat
 	return w, nil
 }
 
-// watcher splits etcd's responses, which may hold several revisions, into one batch each. etcd without fragmenting
-// never splits a revision over two responses.
+// watcher splits etcd's responses, which may contain several revisions, into one batch per
+// revision. etcd without fragmentation never splits a revision over two responses.
 type watcher struct {
 	s       *Store
 	ch      clientv3.WatchChan
@@ -101,8 +101,9 @@ func (w *watcher) Close() {
 	w.cancel()
 }
 
-// progress sees to it that watchers reach the revisions that Barrier returned. In an etcd that others write to, such a
-// revision may hold nothing under our prefix, and a watcher would never hear of it.
+// progress makes watchers reach the revisions that Barrier returned. In an etcd that others write
+// to, such a revision may contain no key under the prefix, so a watcher would not be notified of
+// it.
 type progress struct {
 	mu       sync.Mutex
 	watchers map[*watcher]bool
@@ -110,7 +111,8 @@ type progress struct {
 	asked    chan struct{}
 }
 
-// progressEvery is the time between questions while a watcher is behind: etcd answers none while one of them is.
+// progressEvery is the interval of progress requests while a watcher is behind, because etcd does
+// not answer them while one is.
 const progressEvery = 20 * time.Millisecond
 
 func newProgress() *progress {
@@ -129,7 +131,7 @@ func (p *progress) drop(w *watcher) {
 	delete(p.watchers, w)
 }
 
-// told notes how far the watcher is; false: it was there already.
+// told records the revision of the watcher; false: it had reached it before.
 func (p *progress) told(w *watcher, revision int64) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -161,7 +163,7 @@ func (p *progress) behind() bool {
 	return false
 }
 
-// run asks etcd for the progress of watchers that are behind until ctx ends.
+// run requests the progress of watchers that are behind until ctx ends.
 func (p *progress) run(ctx context.Context, client *clientv3.Client) {
 	for {
 		select {
@@ -170,7 +172,7 @@ func (p *progress) run(ctx context.Context, client *clientv3.Client) {
 			return
 		}
 		for p.behind() && ctx.Err() == nil {
-			// An error of it is one of the watchers too, and they tell.
+			// The watchers receive and return the same error.
 			_ = client.RequestProgress(clientv3.WithRequireLeader(ctx))
 			select {
 			case <-time.After(progressEvery):

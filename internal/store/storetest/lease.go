@@ -10,10 +10,10 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// leaseTTL is short, so that the suite need not wait for long.
+// leaseTTL is short, so that the suite does not wait long.
 const leaseTTL = time.Second
 
-// lapser is a store without a clock, whose leases lapse when they are told to.
+// lapser is a store without a clock, whose leases expire on request.
 type lapser interface {
 	Lapse(id store.LeaseID) error
 }
@@ -30,7 +30,7 @@ func grant(t testing.TB, s store.Store) store.LeaseID {
 	return id
 }
 
-// lapse lets a lease run out that nobody renews.
+// lapse lets a lease expire that is not renewed.
 func lapse(t testing.TB, s store.Store, id store.LeaseID) {
 	t.Helper()
 	if l, ok := s.(lapser); ok {
@@ -117,7 +117,7 @@ func testRevoke(t *testing.T, s store.Store) {
 	deleted(t, w, "/l/other", "/l/moved")
 }
 
-// testLapse: a lease that nobody renews runs out; one that is kept alive meanwhile does not.
+// testLapse: a lease that is not renewed expires; one that is kept alive meanwhile does not.
 func testLapse(t *testing.T, s store.Store) {
 	kept := grant(t, s)
 	ctx, stop := context.WithCancel(t.Context())
@@ -125,7 +125,7 @@ func testLapse(t *testing.T, s store.Store) {
 	go func() { done <- s.KeepAlive(ctx, kept) }()
 	rev := commit(t, s, store.Txn{Ops: []store.Op{leased("/l/kept", "", kept)}}).Revision
 	w := watch(t, s, "/l/", rev+1)
-	// Several times as long as the lease that is kept lasts.
+	// Several times the duration of the lease that is kept alive.
 	for i := range 2 {
 		id, key := grant(t, s), fmt.Sprintf("/l/%d", i)
 		commit(t, s, store.Txn{Ops: []store.Op{leased(key, "", id)}})
@@ -151,7 +151,7 @@ func testLapse(t *testing.T, s store.Store) {
 	}
 }
 
-// testLost: nothing of a transaction is done that wants a lease which is lost.
+// testLost: a transaction that uses a lost lease changes nothing.
 func testLost(t *testing.T, s store.Store) {
 	rev := put(t, s, "/a", "before")
 	id := grant(t, s)
@@ -167,7 +167,7 @@ func testLost(t *testing.T, s store.Store) {
 			t.Errorf("renewing a lost lease: %v", err)
 		}
 	}
-	// A compare that does not hold goes before.
+	// A false compare takes precedence.
 	if res := commit(t, s, store.Txn{Compares: []store.Compare{{Key: "/a"}}}); res.Succeeded {
 		t.Error("a compare that does not hold")
 	}
@@ -214,7 +214,8 @@ func testKeepAlive(t *testing.T, s store.Store) {
 	}
 }
 
-// RunMembers checks what holds between two members of one store, which are empty; the suite does not close them.
+// RunMembers checks the contract between two members of one store, which are empty; the suite does
+// not close them.
 func RunMembers(t *testing.T, open func(t *testing.T) (a, b store.Store)) {
 	for name, check := range map[string]func(*testing.T, store.Store, store.Store){
 		"barrier": testBarrier,
@@ -227,8 +228,8 @@ func RunMembers(t *testing.T, open func(t *testing.T) (a, b store.Store)) {
 	}
 }
 
-// testBarrier: what one member acknowledged is at most as new as a barrier of another after that, and watchers there
-// get as far as the barrier.
+// testBarrier: a barrier on one member is at least the revision that another member acknowledged
+// before, and watchers there reach the barrier.
 func testBarrier(t *testing.T, a, b store.Store) {
 	w := watch(t, b, "/", now(t, b)+1)
 	for i := range 100 {
@@ -253,7 +254,7 @@ func testBarrier(t *testing.T, a, b store.Store) {
 	}
 }
 
-// testForeignLease: a lease is everybody's.
+// testForeignLease: a lease is valid on every member.
 func testForeignLease(t *testing.T, a, b store.Store) {
 	id := grant(t, a)
 	done := make(chan error, 1)

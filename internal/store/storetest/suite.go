@@ -1,4 +1,4 @@
-// Package storetest holds the conformance suite that every store.Store passes.
+// Package storetest holds the conformance suite for store.Store.
 package storetest
 
 import (
@@ -53,7 +53,7 @@ func put(t testing.TB, s store.Store, key, value string) int64 {
 	return commit(t, s, store.Txn{Ops: []store.Op{store.Put(key, []byte(value))}}).Revision
 }
 
-// now is the store's revision.
+// now returns the store's revision.
 func now(t testing.TB, s store.Store) int64 {
 	t.Helper()
 	rev, err := s.Barrier(t.Context())
@@ -236,7 +236,8 @@ func testClose(t *testing.T, s store.Store) {
 	}
 }
 
-// testModel does random transactions and checks that the watched batches, folded into a map, give what List gives.
+// testModel commits random transactions and checks that the watched batches, folded into a map,
+// equal the result of List.
 func testModel(t *testing.T, s store.Store) {
 	round := 0
 	rapid.Check(t, func(rt *rapid.T) {

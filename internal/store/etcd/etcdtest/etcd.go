@@ -1,4 +1,4 @@
-// Package etcdtest is an etcd that is not Shunt's, for tests of what keeps its state in one.
+// Package etcdtest runs an external etcd for tests.
 package etcdtest
 
 import (
@@ -22,7 +22,7 @@ func Serve(t testing.TB) string {
 	cfg.ListenPeerUrls = []url.URL{}
 	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = []url.URL{listen}, []url.URL{listen}
 	cfg.TickMs, cfg.ElectionMs = 10, 100
-	cfg.MaxTxnOps, cfg.MaxRequestBytes = 131072, 64<<20 // as docs/ops/members.md asks for
+	cfg.MaxTxnOps, cfg.MaxRequestBytes = 131072, 64<<20 // as docs/ops/members.md requires
 	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
 	e, err := embed.StartEtcd(cfg)
 	if err != nil {
@@ -33,7 +33,8 @@ func Serve(t testing.TB) string {
 	return listen.String()
 }
 
-// freeAddr is an address of this process alone: outgoing connections leave from 127.0.0.1 and cannot take its port.
+// freeAddr returns an address that only this process uses: outgoing connections leave from
+// 127.0.0.1 and cannot take its port.
 func freeAddr(t testing.TB) string {
 	t.Helper()
 	l, err := net.Listen("tcp", fmt.Sprintf("127.80.%d.%d:0", os.Getpid()>>8&255, os.Getpid()&255))
