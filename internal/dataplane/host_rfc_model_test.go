@@ -54,9 +54,13 @@ func (s *rfcServer) octets(g rfcSegment) (first, end int64) {
 	return first, end
 }
 
+// edge is the first number behind the receive window. It moves when the server acknowledges: octets that came since the last acknowledgement take room of
+// the window that was announced (RFC 9293 section 3.8.6; Linux: tcp_receive_window).
+func (s *rfcServer) edge() int64 { return s.acked + rfcWindow }
+
 // acceptable is the first check of RFC 9293 section 3.10.7.4, with a window that is never 0.
 func (s *rfcServer) acceptable(first, end int64) bool {
-	within := func(n int64) bool { return s.rcv <= n && n < s.rcv+rfcWindow }
+	within := func(n int64) bool { return s.rcv <= n && n < s.edge() }
 	if first == end {
 		return within(first)
 	}
@@ -71,7 +75,7 @@ func (s *rfcServer) take(g rfcSegment) (fate rfcFate) {
 		case first == s.rcv:
 			s.reset = true
 			return rfcFate{reset: true}
-		case s.rcv < first && first < s.rcv+rfcWindow:
+		case s.rcv < first && first < s.edge():
 			return rfcFate{answers: true}
 		}
 		return rfcFate{}
@@ -108,7 +112,7 @@ func (s *rfcServer) text(first, end int64, fin bool) {
 	if s.gotFIN || first == end {
 		return
 	}
-	s.early = append(s.early, rfcSpan{max(first, s.rcv), min(end, s.rcv+rfcWindow)})
+	s.early = append(s.early, rfcSpan{max(first, s.rcv), min(end, s.edge())})
 	for moved := true; moved; {
 		moved = false
 		for _, span := range s.early {

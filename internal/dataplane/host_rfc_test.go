@@ -107,7 +107,7 @@ func (x *rfcTrial) segment() rfcSegment {
 	s, r := &x.server, x.r
 	honest := rfcSegment{seq: s.irs + uint32(x.next), acked: s.iss + uint32(s.nxt), ack: true}
 	forged := rfcSegment{
-		seq:   s.irs + uint32(x.edge(s.rcv, s.acked, s.rcv+rfcWindow, s.rcv-rfcWindow, s.rcv+1<<31, x.next)),
+		seq:   s.irs + uint32(x.edge(s.rcv, s.acked, s.edge(), s.rcv+rfcWindow, s.rcv-rfcWindow, s.rcv+1<<31, x.next)),
 		acked: s.iss + uint32(x.edge(s.una, s.nxt, s.una-rfcWindow, s.nxt+1<<31, s.nxt-1<<16)), ack: r.IntN(12) > 0,
 	}
 	switch n := r.IntN(20); {
@@ -130,7 +130,7 @@ func (x *rfcTrial) segment() rfcSegment {
 		return honest
 	case n < 13:
 		forged.rst, forged.ack = true, r.IntN(2) == 0
-		forged.seq = s.irs + uint32(x.edge(s.rcv, s.acked, x.next, s.rcv+rfcWindow, s.rcv+1<<31))
+		forged.seq = s.irs + uint32(x.edge(s.rcv, s.acked, x.next, s.edge(), s.rcv+rfcWindow, s.rcv+1<<31))
 		return forged
 	case n < 14:
 		forged.syn = true
@@ -169,8 +169,8 @@ func (x *rfcTrial) step(met map[string]int) (done bool) {
 
 	// A host knows the server's numbers by what it sent: RCV.NXT may be anything from its last acknowledgement to the end of what was sent since. Nor does it know where the
 	// windows end to the octet.
-	blurred := was.rcv != was.acked || end == was.rcv || first == was.rcv+rfcWindow
-	inside := end >= was.acked && first <= was.rcv+rfcWindow && g.ack && !g.syn && !g.rst
+	blurred := was.rcv != was.acked || end == was.rcv || first == was.edge()
+	inside := end >= was.acked && first <= was.edge() && g.ack && !g.syn && !g.rst
 	closing, trusted := mustNot, mustNot
 	switch {
 	case fate.reset && (was.rcv == was.acked || !x.gaps):
