@@ -139,12 +139,12 @@ func (w *write) result(r ref) lb.Object {
 // that takes datagrams for which its tunnels are too narrow.
 func (w *write) warnings(opinions []opinion, connected func(node string) bool) (out []string) {
 	more := 0
-	var narrow []string
+	var unbound, narrow []string
 	networks := w.networks()
 	for _, op := range opinions {
 		if n, ok := w.result(refOf(op.Object)).(*lb.Node); ok {
-			if text := w.unbound(n); text != "" && len(out) < maxWarnings {
-				out = append(out, text)
+			if text := w.unbound(n); text != "" {
+				unbound = append(unbound, text)
 			}
 		}
 		svc, ok := w.result(refOf(op.Object)).(*lb.Service)
@@ -169,10 +169,18 @@ func (w *write) warnings(opinions []opinion, connected func(node string) bool) (
 	if more > 0 {
 		out = append(out, fmt.Sprintf("%d more host addresses have no agent", more))
 	}
-	if more = len(narrow) - maxWarnings; more > 0 {
-		narrow = append(narrow[:maxWarnings], fmt.Sprintf("%d more services take datagrams for which their tunnels are too narrow", more))
+	return slices.Concat(
+		boundWarnings(unbound, "%d more muxes have a capacity that does not bind every VIP"), out,
+		boundWarnings(narrow, "%d more services take datagrams for which their tunnels are too narrow"),
+	)
+}
+
+// boundWarnings returns the first maxWarnings of all, and more with the number of the others.
+func boundWarnings(all []string, more string) []string {
+	if n := len(all) - maxWarnings; n > 0 {
+		return append(all[:maxWarnings:maxWarnings], fmt.Sprintf(more, n))
 	}
-	return append(out, narrow...)
+	return all
 }
 
 // unbound returns why the capacity of a mux does not bind every VIP that the mux serves, or "" if

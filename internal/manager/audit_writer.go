@@ -85,14 +85,17 @@ func newAuditLog() *auditLog {
 	})}
 }
 
-// addDone adds an entry of a completed call.
+// addDone adds an entry of a completed call. Beyond doneLimit the entry of the first further call
+// stands for all further ones, with their number.
 func (l *auditLog) addDone(e *apiv1.AuditEntry) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.done) >= doneLimit {
 		l.lost++
-		last := l.done[len(l.done)-1]
-		last.What = []string{fmt.Sprintf("and %d calls that were too many at once", l.lost)}
+		if len(l.done) == doneLimit {
+			l.done = append(l.done, e)
+		}
+		l.done[doneLimit].What = []string{fmt.Sprintf("%d calls that were too many at once", l.lost)}
 		return
 	}
 	l.done = append(l.done, e)

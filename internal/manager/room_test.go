@@ -290,3 +290,23 @@ func TestCapacityThatBindsNothingIsWarnedOf(t *testing.T) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
+
+// TestWarningsOfManyMuxesAreCounted: of more muxes than one response lists, the others are counted.
+func TestWarningsOfManyMuxesAreCounted(t *testing.T) {
+	r := newRig(t, store.NewMemory())
+	r.apply(network(), hostNode(1), ofTenant("web", "shop", 10))
+	var nodes []*apiv1.Object
+	for i := range 23 {
+		node := muxNode(i + 1)
+		node.Capacity.VIPs = 1
+		nodes = append(nodes, convert.ToObject(node))
+	}
+	res, err := r.admin.Apply(t.Context(), connect.NewRequest(&apiv1.ApplyRequest{DryRun: true, Objects: nodes}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := res.Msg.GetWarnings()
+	if want := "3 more muxes have a capacity that does not bind every VIP"; len(got) != 21 || got[20] != want {
+		t.Errorf("got %d warnings %q, want 21, the last %q", len(got), got, want)
+	}
+}
